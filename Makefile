@@ -1,0 +1,89 @@
+# One word per task. `make` alone lists them: a target shows up when a `##` comment follows it.
+# PYTHON=... chooses the interpreter for .venv; ARGS=... is passed on to pytest, the demo or the bench.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+INSTALLED := $(VENV)/.installed
+JOBS ?= 2
+ARGS ?=
+
+# Branch coverage of these is 100 %: no clock, no I/O, so no excuse.
+FLOORS := src/ratekeeper/algorithms/*,src/ratekeeper/model.py,src/ratekeeper/units.py,src/ratekeeper/keys.py,src/ratekeeper/flow.py
+
+# Tools and the redis-server that ensure-redis may have put there are found first.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run test real lint format types coverage bench docs changelog clean distclean
+
+help:
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The stamp is as old as the last complete installation; editing pyproject.toml makes it stale.
+# The build leaves an egg-info in src/, a second and soon outdated record of our pytest plugin: away with it.
+$(INSTALLED): pyproject.toml scripts/make-venv
+	@sh scripts/make-venv $(VENV)
+	@echo "installing ratekeeper with all extras into $(VENV) (a minute or two the first time)"
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(PIP) install --editable '.[all]' --group dev
+	@rm -rf src/ratekeeper.egg-info
+	@touch $@
+
+# Groups that only one target needs are installed when that target is first asked for.
+$(VENV)/.group-%: $(INSTALLED)
+	@$(PIP) install --group $*
+	@touch $@
+
+setup: $(INSTALLED) ## create .venv and install the project with everything it needs
+
+run: $(INSTALLED) ## show a live demonstration in the terminal
+	@$(PY) -m ratekeeper.demo $(ARGS)
+
+test: $(INSTALLED) ## run the suite on $JOBS processes (2), all but the real ones
+	@$(PY) scripts/ensure-redis >/dev/null
+	@$(PY) -m pytest -n $(JOBS) -m "not real" $(ARGS)
+
+# pytest exits 5 when nothing was collected: fine as long as there is no tests/real.
+real: $(INSTALLED) ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
+	@$(PY) scripts/ensure-redis >/dev/null
+	@$(PY) scripts/ensure-redis --valkey >/dev/null
+	@RATEKEEPER_REAL_SHORT=$(SHORT) $(PY) -m pytest -m real --timeout 600 $(ARGS) \
+		|| { code=$$?; [ $$code -eq 5 ] && [ ! -d tests/real ]; }
+
+lint: $(INSTALLED) ## check style, formatting and that no test sleeps
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) scripts/no-sleeping tests
+
+format: $(INSTALLED) ## rewrite the code the way lint wants it
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+
+types: $(INSTALLED) ## check types, strictly
+	@$(PY) -m mypy
+
+coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100 %
+	@$(PY) scripts/ensure-redis >/dev/null
+	@$(PY) -m coverage run -m pytest -m "not real" $(ARGS)
+	@$(PY) -m coverage report
+	@$(PY) -m coverage report --include='$(FLOORS)' --fail-under=100
+
+bench: $(VENV)/.group-bench ## measure, beside the peers
+	@$(PY) -m bench $(ARGS)
+
+docs: $(VENV)/.group-docs ## build the site into build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site
+	@echo "build/site/index.html"
+
+changelog: $(INSTALLED) ## fold changelog.d/ into CHANGELOG.md (DRAFT=1 only shows it)
+	@$(PY) -m towncrier build --yes $(if $(DRAFT),--draft) \
+		--version "$$($(PY) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')"
+
+clean: ## remove what was built or cached
+	@rm -rf build dist src/*.egg-info .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv as well
+	@rm -rf $(VENV)
