@@ -1,0 +1,44 @@
+"""The six rules, each a module of pure functions over one key's state.
+
+Every module has the same face:
+
+    EMPTY                                   the state of a key never seen, and of one fully recovered
+    decide(state, now, limit, cost)         -> (new state, allowed); refused: the state as it was
+    remaining(state, now, limit)            -> how much cost would be admitted at once
+    retry_after(state, now, limit, cost)    -> least microseconds until ``cost`` is admitted; None: never
+    reset_after(state, now, limit)          -> microseconds until fully recovered
+    delay(state, now, limit, cost)          -> microseconds until the turn of a call just admitted
+    refund(state, now, limit, cost, at)     -> state with ``cost``, taken at ``at``, given back
+    debt(state, now, limit)                 -> how far from recovered, to compare keys of one limit; 0 is EMPTY
+
+A refusal returns the very state it was given, with one exception: a state from the future (the clock
+stepped back) or above a limit that was lowered is brought to the worst that the present allows, so that
+nobody is locked out for longer than one full recovery.
+"""
+
+from __future__ import annotations
+
+from ratekeeper.algorithms import (
+    fixed_window,
+    gcra,
+    leaky_bucket,
+    sliding_log,
+    sliding_window,
+    token_bucket,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ALGORITHMS: dict[str, ModuleType] = {
+    "fixed_window": fixed_window,
+    "sliding_log": sliding_log,
+    "sliding_window": sliding_window,
+    "token_bucket": token_bucket,
+    "leaky_bucket": leaky_bucket,
+    "gcra": gcra,
+}
+
+# These hold `burst` and drain at a constant rate; the others count what came in a window.
+BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})

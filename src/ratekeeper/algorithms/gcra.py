@@ -1,0 +1,73 @@
+"""GCRA, the generic cell rate algorithm: one stored instant decides.
+
+The state is the *theoretical arrival time*, TAT: the instant at which everything admitted so far
+will have drained.  Admit when the new TAT lies at most one full burst ahead of now.
+
+Law: in any interval of length T at most ``burst + T / interval`` is admitted.
+No clock, no I/O.  Instants are whole microseconds outside, *ticks* inside: one microsecond is
+``limit.drain`` ticks and one unit of cost is ``limit.unit`` ticks, both whole, so nothing is rounded.
+
+>>> from ratekeeper import Limit
+>>> limit = Limit.parse("10/second burst 2")             # one per 100,000 microseconds
+>>> state, allowed = decide(EMPTY, 0, limit, 2)          # the whole burst at once
+>>> allowed, remaining(state, 0, limit), reset_after(state, 0, limit)
+(True, 0, 200000)
+>>> decide(state, 99_999, limit, 1) == (state, False), retry_after(state, 99_999, limit, 1)
+(True, 1)
+>>> decide(state, 100_000, limit, 1)[1]
+True
+
+ITU-T I.371 (virtual scheduling); ATM Forum TM 4.0, section 4.4.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.model import Limit
+
+EMPTY = 0
+
+
+def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
+    now *= limit.drain
+    horizon = now + limit.full
+    tat = state if state > now else now
+    if tat > horizon:  # the clock stepped back, or the burst was lowered: never owe more than a burst
+        tat = state = horizon
+    tat += cost * limit.unit
+    if tat > horizon:
+        return state, False
+    return tat, True
+
+
+def backlog(state: int, now: int, limit: Limit) -> int:
+    """Ticks that have yet to drain: 0 is fully recovered, ``limit.full`` is exhausted."""
+    return min(limit.full, max(0, state - now * limit.drain))
+
+
+def remaining(state: int, now: int, limit: Limit) -> int:
+    return (limit.full - backlog(state, now, limit)) // limit.unit
+
+
+def retry_after(state: int, now: int, limit: Limit, cost: int) -> int | None:
+    if cost > limit.capacity:
+        return None
+    excess = backlog(state, now, limit) + cost * limit.unit - limit.full
+    return max(0, -(-excess // limit.drain))
+
+
+def reset_after(state: int, now: int, limit: Limit) -> int:
+    return -(-backlog(state, now, limit) // limit.drain)
+
+
+def delay(state: int, now: int, limit: Limit, cost: int) -> int:
+    return 0
+
+
+def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
+    owed = backlog(state, now, limit)
+    return now * limit.drain + max(0, owed - cost * limit.unit) if owed else EMPTY
+
+
+debt = backlog

@@ -1,0 +1,46 @@
+"""Leaky bucket, as a queue: what is admitted leaves at a constant rate, one after the other.
+
+The state is the instant at which the queue will be empty.  A call that fits is admitted with a
+``delay``, the time until its turn; a call that does not fit into the ``burst`` places is refused.
+
+Law: turns are at least one interval apart, so in any interval of length T at most
+``T / interval + 1`` units leave, however they came.  No clock, no I/O; ticks as in ``gcra.py``.
+
+>>> from ratekeeper import Limit
+>>> limit = Limit.parse("10/second burst 3 leaky_bucket")
+>>> state, turns = EMPTY, []
+>>> for _ in range(4):
+...     state, allowed = decide(state, 0, limit, 1)
+...     turns.append(delay(state, 0, limit, 1) if allowed else "refused")
+>>> turns
+[0, 100000, 200000, 'refused']
+"""
+
+from __future__ import annotations
+
+from ratekeeper.algorithms.gcra import EMPTY, backlog, debt, refund, remaining, reset_after, retry_after
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.model import Limit
+
+__all__ = ["EMPTY", "backlog", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after"]
+
+
+def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
+    now *= limit.drain
+    queued = 0
+    if state > now:
+        queued = state - now
+        if queued > limit.full:  # the clock stepped back, or the burst was lowered: the queue is full at worst
+            queued = limit.full
+            state = now + queued
+    queued += cost * limit.unit
+    if queued > limit.full:
+        return state, False
+    return now + queued, True
+
+
+def delay(state: int, now: int, limit: Limit, cost: int) -> int:
+    """Microseconds until the turn of a call of ``cost`` that left the queue in ``state``."""
+    return max(0, -((cost * limit.unit - backlog(state, now, limit)) // limit.drain))

@@ -1,0 +1,68 @@
+"""Several limits on one key, decided as one: all or nothing.
+
+Not an algorithm of its own: the same seven functions as each of them, over a tuple of their states.
+
+Law: a refusal by one limit changes the state of none; waiting the longest of the refused limits' waits
+admits, one microsecond less does not.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.model import Several, State
+
+    States = tuple[State, ...]
+
+
+def decide(state: States, now: int, limit: Several, cost: int) -> tuple[States, bool]:
+    after: list[State] = []
+    before: list[State] = []
+    allowed = True
+    repaired = False
+    for part, old in zip(limit.limits, state, strict=True):
+        new, fits = part.rule.decide(old, now, part, cost)
+        after.append(new)
+        if fits:
+            before.append(old)
+        else:  # differs from the old state only where a clock stepped back or a limit was lowered
+            allowed = False
+            before.append(new)
+            repaired = repaired or new is not old
+    if allowed:
+        return tuple(after), True
+    return (tuple(before) if repaired else state), False
+
+
+def remaining(state: States, now: int, limit: Several) -> int:
+    return min(part.rule.remaining(own, now, part) for part, own in zip(limit.limits, state, strict=True))
+
+
+def retry_after(state: States, now: int, limit: Several, cost: int) -> int | None:
+    longest = 0
+    for part, own in zip(limit.limits, state, strict=True):
+        wait = part.rule.retry_after(own, now, part, cost)
+        if wait is None:
+            return None
+        longest = max(longest, wait)
+    return longest
+
+
+def reset_after(state: States, now: int, limit: Several) -> int:
+    return max(part.rule.reset_after(own, now, part) for part, own in zip(limit.limits, state, strict=True))
+
+
+def delay(state: States, now: int, limit: Several, cost: int) -> int:
+    return max(part.rule.delay(own, now, part, cost) for part, own in zip(limit.limits, state, strict=True))
+
+
+def refund(state: States, now: int, limit: Several, cost: int, at: int) -> States:
+    return tuple(
+        part.rule.refund(own, now, part, cost, at) for part, own in zip(limit.limits, state, strict=True)
+    )
+
+
+def debt(state: States, now: int, limit: Several) -> int:
+    """Microseconds until all is forgiven, then how much is used: the limits count in different units."""
+    used = max(part.capacity - part.rule.remaining(own, now, part) for part, own in zip(limit.limits, state, strict=True))
+    return reset_after(state, now, limit) << 40 | used

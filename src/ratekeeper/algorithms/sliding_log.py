@@ -1,0 +1,72 @@
+"""Sliding log: remembers when each admitted unit came, so the window truly slides.
+
+The state is the tuple of those instants, oldest first, one for each unit of cost.
+
+Law: never more than ``count`` in any interval of one period, wherever it starts; the price is memory,
+eight bytes or more a unit.  No clock, no I/O; whole microseconds.
+
+>>> from ratekeeper import Limit
+>>> limit = Limit.parse("3/second sliding_log")
+>>> state, _ = decide(EMPTY, 0, limit, 1)
+>>> state, _ = decide(state, 400_000, limit, 2)
+>>> state
+(0, 400000, 400000)
+>>> retry_after(state, 500_000, limit, 1), retry_after(state, 500_000, limit, 2)
+(500000, 900000)
+>>> decide(state, 1_000_000, limit, 1)                   # the first has left the window
+((400000, 400000, 1000000), True)
+"""
+
+from __future__ import annotations
+
+from _bisect import bisect_right
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.model import Limit
+
+EMPTY: tuple[int, ...] = ()
+
+
+def decide(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> tuple[tuple[int, ...], bool]:
+    if state and state[-1] > now:  # the clock stepped back: nothing was admitted after now
+        state = tuple([min(instant, now) for instant in state])
+    gone = bisect_right(state, now - limit.micros)
+    if len(state) - gone + cost > limit.count:
+        return state, False
+    return state[gone:] + (now,) * cost, True
+
+
+def used(state: tuple[int, ...], now: int, limit: Limit) -> int:
+    return len(state) - bisect_right(state, now - limit.micros)
+
+
+def remaining(state: tuple[int, ...], now: int, limit: Limit) -> int:
+    return max(0, limit.count - used(state, now, limit))
+
+
+def retry_after(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> int | None:
+    if cost > limit.count:
+        return None
+    excess = used(state, now, limit) + cost - limit.count
+    if excess <= 0:
+        return 0
+    oldest = len(state) - used(state, now, limit)
+    return min(state[oldest + excess - 1], now) + limit.micros - now
+
+
+def reset_after(state: tuple[int, ...], now: int, limit: Limit) -> int:
+    return min(state[-1], now) + limit.micros - now if used(state, now, limit) else 0
+
+
+def delay(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> int:
+    return 0
+
+
+def refund(state: tuple[int, ...], now: int, limit: Limit, cost: int, at: int) -> tuple[int, ...]:
+    """Forget ``cost`` units, the newest first of those that came no later than ``at``."""
+    end = bisect_right(state, at)
+    return state[: max(0, end - cost)] + state[end:]
+
+
+debt = used

@@ -1,0 +1,42 @@
+"""Token bucket: a purse of ``burst`` tokens that refills at a steady rate.
+
+The state is the instant at which the purse will be full again; the tokens in it now follow from that,
+so one number is kept, nothing is refilled by a timer and no fraction is ever lost.
+
+Law: in any interval of length T at most ``burst + rate * T`` is admitted.  Decision for decision it is
+GCRA, told from the other end.  No clock, no I/O; ticks as in ``gcra.py``.
+
+>>> from ratekeeper import Limit
+>>> limit = Limit.parse("10/second burst 20 token_bucket")
+>>> state, allowed = decide(EMPTY, 0, limit, 15)
+>>> allowed, remaining(state, 0, limit)
+(True, 5)
+>>> decide(state, 0, limit, 6)[1], retry_after(state, 0, limit, 6)
+(False, 100000)
+>>> remaining(state, 1_000_000, limit)                   # one second later: ten more
+15
+"""
+
+from __future__ import annotations
+
+from ratekeeper.algorithms.gcra import EMPTY, backlog, debt, delay, refund, remaining, reset_after, retry_after
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.model import Limit
+
+__all__ = ["EMPTY", "backlog", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after"]
+
+
+def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
+    now *= limit.drain
+    tokens = limit.full
+    if state > now:
+        tokens -= state - now
+        if tokens < 0:  # the clock stepped back, or the burst was lowered: an empty purse is the worst
+            tokens = 0
+            state = now + limit.full
+    tokens -= cost * limit.unit
+    if tokens < 0:
+        return state, False
+    return now + limit.full - tokens, True

@@ -1,0 +1,46 @@
+"""Where time comes from, and how to wait for it.  The only file that sleeps.
+
+A clock is any object with these four.  In-process decisions use the monotonic clock; a test's FakeClock
+(``ratekeeper.testing``) rules all.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns, sleep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _thread import LockType
+    from typing import Protocol
+
+    class Clock(Protocol):
+        def nanos(self) -> int:
+            """Nanoseconds, never negative; decisions use whole microseconds of it."""
+
+        def sleep(self, micros: int) -> None: ...
+
+        def wait(self, gate: LockType, micros: int | None) -> bool:
+            """Acquire ``gate`` within ``micros``; says whether it could."""
+
+        async def asleep(self, micros: int) -> None: ...
+
+
+class MonotonicClock:
+    """The machine's monotonic clock: it never steps, whatever is done to the time of day."""
+
+    __slots__ = ()
+    nanos = staticmethod(monotonic_ns)
+
+    def sleep(self, micros: int) -> None:
+        sleep(micros / 1_000_000)
+
+    def wait(self, gate: LockType, micros: int | None) -> bool:
+        return gate.acquire(True, -1 if micros is None else min(max(0, micros) / 1_000_000, 86_400.0))
+
+    async def asleep(self, micros: int) -> None:
+        from asyncio import sleep as asleep
+
+        await asleep(micros / 1_000_000)
+
+
+MONOTONIC = MonotonicClock()

@@ -1,0 +1,91 @@
+"""Runs flows: ``drive`` with blocking stores and sleeps, ``adrive`` on an event loop.
+
+The two are one function in two colours, kept so short that they can be compared by eye.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+from ratekeeper.flow import Ask, Sleep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.flow import Flow, Lines, Turn
+    from ratekeeper.stores import Store
+
+    T = TypeVar("T")
+
+
+def drive(flow: Flow[T], store: Store, clock: Clock, lines: Lines) -> T:
+    outcome: Any = None
+    step = flow.send
+    while True:
+        try:
+            effect = step(outcome)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        try:
+            if effect.__class__ is Ask:
+                outcome = getattr(store, effect.operation)(*effect.arguments)
+            elif effect.__class__ is Sleep:
+                outcome = clock.sleep(effect.micros)
+            else:
+                outcome = wait_turn(effect, clock, lines)
+            step = flow.send
+        except BaseException as error:
+            outcome, step = error, flow.throw
+
+
+async def adrive(flow: Flow[T], store: Store, clock: Clock, lines: Lines) -> T:
+    outcome: Any = None
+    step = flow.send
+    while True:
+        try:
+            effect = step(outcome)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        try:
+            if effect.__class__ is Ask:
+                outcome = getattr(store, effect.operation)(*effect.arguments)
+                if hasattr(outcome, "__await__"):
+                    outcome = await outcome
+            elif effect.__class__ is Sleep:
+                outcome = await clock.asleep(effect.micros)
+            else:
+                outcome = await await_turn(effect, clock, lines)
+            step = flow.send
+        except BaseException as error:
+            outcome, step = error, flow.throw
+
+
+def wait_turn(turn: Turn, clock: Clock, lines: Lines) -> bool:
+    gate = allocate_lock()
+    gate.acquire()
+    lines.when_first(turn.ticket, gate.release)
+    return clock.wait(gate, turn.micros)
+
+
+async def await_turn(turn: Turn, clock: Clock, lines: Lines) -> bool:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not first.done():
+            first.set_result(None)
+
+    lines.when_first(turn.ticket, lambda: loop.call_soon_threadsafe(wake))
+    if turn.micros is None:
+        await first
+        return True
+    deadline = asyncio.ensure_future(clock.asleep(turn.micros))
+    try:
+        await asyncio.wait({first, deadline}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        deadline.cancel()
+    return first.done()

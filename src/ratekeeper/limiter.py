@@ -1,0 +1,353 @@
+"""Limiter and AsyncLimiter: constructors, and methods of a line or two over flows and stores."""
+
+from __future__ import annotations
+
+from ratekeeper.drive import adrive, drive
+from ratekeeper.errors import AlreadySettled, Closed, InvalidInput, InvalidStore, LimitExceeded, shown
+from ratekeeper.flow import Lines, acquire, settle
+from ratekeeper.keys import encode
+from ratekeeper.model import Check, parse_limits, whole_cost
+from ratekeeper.stores import open_store
+from ratekeeper.units import to_micros
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from types import TracebackType
+    from typing import Any, NoReturn, TypeVar
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.flow import Flow
+    from ratekeeper.keys import Key
+    from ratekeeper.model import Decision, Limit
+    from ratekeeper.stores import Store
+    from ratekeeper.units import Seconds
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Front:
+    """What both limiters are made of: the limit, its name, where its state lives and who waits for it."""
+
+    def __init__(
+        self,
+        limits: str | Limit | Iterable[str | Limit],
+        *,
+        algorithm: str | None = None,
+        store: str | Store = "memory://",
+        name: str | None = None,
+        clock: Clock | None = None,
+        max_keys: int | None = None,
+    ) -> None:
+        self.limits = parse_limits(limits, algorithm)
+        if name is not None and not (isinstance(name, str) and name):
+            raise InvalidInput(f"name: expected text, got {shown(name)}. It keeps limiters on one store apart.")
+        self.name = name or str(self.limits)
+        self.owns_store = isinstance(store, str)
+        if isinstance(store, str):
+            self.store = open_store(store, clock=clock, max_keys=max_keys)
+        elif clock is not None or max_keys is not None:
+            raise InvalidStore("store: expected clock and max_keys to be given to the store itself, got them beside it.")
+        else:
+            self.store = store
+        self.clock = self.store.clock
+        self.lines = Lines()
+
+    asynchronous = False
+
+    def shut(self) -> None:
+        self.store = ClosedStore(self.name)  # type: ignore[assignment]
+        self.__dict__.pop("check", None)
+
+    def plan(self, key: Key, cost: int) -> Check:
+        return Check(self.name, encode(key), self.limits, whole_cost(cost))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.limits)!r}, name={self.name!r})"
+
+    def limit(
+        self,
+        function: F | None = None,
+        *,
+        key: Key | Callable[..., Any] | None = None,
+        cost: int | Callable[..., int] = 1,
+        timeout: Seconds | None = None,
+    ) -> Any:
+        """Decorate a function, plain or async, so that each call is checked first; raises LimitExceeded.
+
+        ``key`` and ``cost`` may be functions of the call's own arguments.  Without a key all calls count together.
+        With a ``timeout`` a call waits up to so many seconds for its turn.
+        """
+        if function is not None:
+            return decorated(self, function, key, cost, timeout)
+        return lambda function: decorated(self, function, key, cost, timeout)
+
+
+class Limiter(Front):
+    """Limits what any key may do: ``Limiter("100/minute").check("user:42")``.
+
+    ``limits`` is a limit, a text or a list of them, which are then decided together, all or nothing.  ``name`` keeps
+    limiters apart that share a ``store``; by default it is the limit's text.
+    """
+
+    def __init__(
+        self,
+        limits: str | Limit | Iterable[str | Limit],
+        *,
+        algorithm: str | None = None,
+        store: str | Store = "memory://",
+        name: str | None = None,
+        clock: Clock | None = None,
+        max_keys: int | None = None,
+    ) -> None:
+        super().__init__(limits, algorithm=algorithm, store=store, name=name, clock=clock, max_keys=max_keys)
+        if not self.store.blocking:  # the one bypass: a table's own method, with nothing in between
+            self.check = self.store.table(self.name, self.limits).check  # type: ignore[method-assign]
+
+    def check(self, key: Key, cost: int = 1) -> Decision:
+        """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
+        return self.store.check((self.plan(key, cost),))[0]
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        """Say what ``check`` would, and take nothing."""
+        return self.store.peek((self.plan(key, cost),))[0]
+
+    def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:
+        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds."""
+        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock)
+        return drive(flow, self.store, self.clock, self.lines)
+
+    def reserve(self, key: Key, cost: int = 1) -> Reservation:
+        """Take ``cost`` now, settle later for what was really used.
+
+        In a ``with`` block a refusal raises LimitExceeded, and an exception gives everything back.
+        """
+        plan = self.plan(key, cost)
+        return Reservation(self, plan, self.store.check((plan,))[0])
+
+    def refund(self, key: Key, cost: int = 1) -> Decision:
+        """Give ``cost`` back, never above the capacity."""
+        return self.store.refund((self.plan(key, cost),))[0]
+
+    def reset(self, key: Key) -> None:
+        """Forget all that ``key`` has used."""
+        self.store.reset((self.plan(key, 1),))
+
+    def close(self) -> None:
+        """Let go of the store, if this limiter opened it; every later call raises Closed."""
+        if self.owns_store:
+            self.store.close()
+        self.shut()
+
+    def __enter__(self) -> Limiter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class AsyncLimiter(Front):
+    """Limiter for an event loop: the same methods, to be awaited."""
+
+    asynchronous = True
+
+    def __init__(
+        self,
+        limits: str | Limit | Iterable[str | Limit],
+        *,
+        algorithm: str | None = None,
+        store: str | Store = "memory://",
+        name: str | None = None,
+        clock: Clock | None = None,
+        max_keys: int | None = None,
+    ) -> None:
+        super().__init__(limits, algorithm=algorithm, store=store, name=name, clock=clock, max_keys=max_keys)
+        if not self.store.blocking:
+            table_check = self.store.table(self.name, self.limits).check
+
+            async def check(key: Key, cost: int = 1) -> Decision:
+                return table_check(key, cost)
+
+            self.check = check  # type: ignore[method-assign]
+
+    async def ask(self, operation: str, *arguments: object) -> Any:
+        outcome = getattr(self.store, operation)(*arguments)
+        return await outcome if hasattr(outcome, "__await__") else outcome
+
+    async def check(self, key: Key, cost: int = 1) -> Decision:
+        """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
+        return (await self.ask("check", (self.plan(key, cost),)))[0]  # type: ignore[no-any-return]
+
+    async def peek(self, key: Key, cost: int = 1) -> Decision:
+        """Say what ``check`` would, and take nothing."""
+        return (await self.ask("peek", (self.plan(key, cost),)))[0]  # type: ignore[no-any-return]
+
+    async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:  # noqa: ASYNC109
+        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds."""
+        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock)
+        return await adrive(flow, self.store, self.clock, self.lines)
+
+    def reserve(self, key: Key, cost: int = 1) -> AsyncReservation:
+        """Take ``cost`` now, settle later for what was really used: ``async with``, or await it.
+
+        In an ``async with`` block a refusal raises LimitExceeded, and an exception gives everything back.
+        """
+        return AsyncReservation(self, self.plan(key, cost))
+
+    async def refund(self, key: Key, cost: int = 1) -> Decision:
+        """Give ``cost`` back, never above the capacity."""
+        return (await self.ask("refund", (self.plan(key, cost),)))[0]  # type: ignore[no-any-return]
+
+    async def reset(self, key: Key) -> None:
+        """Forget all that ``key`` has used."""
+        await self.ask("reset", (self.plan(key, 1),))
+
+    async def close(self) -> None:
+        """Let go of the store, if this limiter opened it; every later call raises Closed."""
+        if self.owns_store:
+            await self.ask("close")
+        self.shut()
+
+    async def __aenter__(self) -> AsyncLimiter:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class Reservation:
+    """``cost`` taken in advance.  Settle it once, for what was really used; left alone, it stays as taken."""
+
+    def __init__(self, limiter: Limiter, check: Check, decision: Decision) -> None:
+        self.limiter = limiter
+        self.taken = check
+        self.decision = decision
+        self.settled = not decision.allowed
+
+    def settle(self, actual: int) -> Decision:
+        """Give back what was not used, or charge what was used above the reservation, as far as it is there."""
+        flow = self.settlement(actual)
+        return drive(flow, self.limiter.store, self.limiter.clock, self.limiter.lines)
+
+    def settlement(self, actual: int) -> Flow[Decision]:
+        actual = whole_cost(actual, least=0)
+        if self.settled:
+            why = "was settled already" if self.decision.allowed else "was refused: there is nothing to settle"
+            raise AlreadySettled(f"reservation: expected to be settled once, but it {why}.")
+        self.settled = True
+        return settle(self.taken, self.decision.at, actual)
+
+    def __bool__(self) -> bool:
+        return self.decision.allowed
+
+    def __enter__(self) -> Reservation:
+        if not self.decision.allowed:
+            raise LimitExceeded(self.decision, self.limiter.name)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if kind is not None and not self.settled:
+            self.settle(0)
+
+
+class AsyncReservation(Reservation):
+    """A reservation on an event loop: await it, or enter it with ``async with``."""
+
+    def __init__(self, limiter: AsyncLimiter, check: Check) -> None:
+        self.limiter = limiter  # type: ignore[assignment]
+        self.taken = check
+        self.settled = True  # nothing is taken yet
+
+    async def take(self) -> AsyncReservation:
+        (self.decision,) = await self.limiter.ask("check", (self.taken,))  # type: ignore[attr-defined]
+        self.settled = not self.decision.allowed
+        return self
+
+    def __await__(self) -> Generator[Any, None, AsyncReservation]:
+        return self.take().__await__()
+
+    async def settle(self, actual: int) -> Decision:  # type: ignore[override]
+        """Give back what was not used, or charge what was used above the reservation, as far as it is there."""
+        flow = self.settlement(actual)
+        return await adrive(flow, self.limiter.store, self.limiter.clock, self.limiter.lines)
+
+    async def __aenter__(self) -> AsyncReservation:
+        await self.take()
+        self.__enter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if kind is not None and not self.settled:
+            await self.settle(0)
+
+
+class ClosedStore:
+    """Stands in for the store of a closed limiter."""
+
+    blocking = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, operation: str) -> NoReturn:
+        raise Closed(f"limiter {self.name!r}: expected an open limiter, but it was closed. Make a new one.")
+
+
+def patience(timeout: Seconds | None) -> int | None:
+    if timeout is None:
+        return None
+    micros = to_micros(timeout, "timeout")
+    if micros < 0:
+        raise InvalidInput(f"timeout: expected seconds of at least 0, got {shown(timeout)}.")
+    return micros
+
+
+def decorated(
+    limiter: Front, function: F, key: object, cost: object, timeout: Seconds | None
+) -> F:
+    """``function``, asking ``limiter`` before each call."""
+    from functools import wraps  # slow to import, and only decorators need them
+    from inspect import iscoroutinefunction
+
+    if not callable(function):
+        raise InvalidInput(f"limit: expected a function to decorate, got {shown(function)}. Write @limiter.limit(key=...).")
+    patience(timeout)
+    named = f"{function.__module__}.{function.__qualname__}" if key is None else key
+    if not callable(named):
+        encode(named)  # type: ignore[arg-type]
+    if not callable(cost):
+        whole_cost(cost)
+    is_async = iscoroutinefunction(function)
+    if limiter.asynchronous and not is_async:
+        raise InvalidInput(f"{function.__qualname__}: expected an async function, as AsyncLimiter must be awaited. Use Limiter.")
+    if is_async and not limiter.asynchronous and limiter.store.blocking:
+        raise InvalidInput(f"{function.__qualname__}: expected AsyncLimiter, as this store would block the event loop.")
+    ask: Callable[..., Any] = limiter.check if timeout is None else limiter.acquire  # type: ignore[attr-defined]
+    extra = {} if timeout is None else {"timeout": timeout}
+
+    def request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        who = named(*args, **kwargs) if callable(named) else named
+        price = cost(*args, **kwargs) if callable(cost) else cost
+        return ask(who, price, **extra)
+
+    if is_async:
+
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            decision = request(args, kwargs)
+            if limiter.asynchronous:
+                decision = await decision
+            if not decision:
+                raise LimitExceeded(decision, limiter.name)
+            return await function(*args, **kwargs)
+
+        return awaited  # type: ignore[return-value]
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        decision = request(args, kwargs)
+        if not decision:
+            raise LimitExceeded(decision, limiter.name)
+        return function(*args, **kwargs)
+
+    return called  # type: ignore[return-value]

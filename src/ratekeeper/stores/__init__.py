@@ -1,0 +1,53 @@
+"""Where state lives, by URL.
+
+A store answers whole plans: ``check``, ``peek``, ``take``, ``refund``, ``reset``, ``states``, ``close``.  One that
+cannot block also hands out tables (``table(space, limit)``) whose ``check(key, cost)`` is the hot path.
+"""
+
+from __future__ import annotations
+
+from ratekeeper.errors import InvalidStore, did_you_mean, shown
+from ratekeeper.stores.memory import MAX_KEYS, MemoryStore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.model import Decision, Limit, Plan, Several, State
+    from ratekeeper.stores.memory import MemoryTable
+
+    class Store(Protocol):
+        blocking: bool
+        clock: Clock
+
+        def check(self, plan: Plan) -> tuple[Decision, ...]: ...
+        def peek(self, plan: Plan) -> tuple[Decision, ...]: ...
+        def take(self, plan: Plan) -> tuple[Decision, ...]: ...
+        def refund(self, plan: Plan, at: int | None = None) -> tuple[Decision, ...]: ...
+        def reset(self, plan: Plan) -> None: ...
+        def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]: ...
+        def table(self, space: str, limit: Limit | Several) -> MemoryTable: ...
+        def close(self) -> None: ...
+
+
+SCHEMES = ("memory",)
+
+
+def open_store(url: str, *, clock: Clock | None = None, max_keys: int | None = None) -> Store:
+    """The store of a URL such as ``memory://`` or ``memory://?max_keys=10000``."""
+    scheme, found, rest = url.partition("://")
+    if not found or scheme not in SCHEMES:
+        raise InvalidStore(
+            f"store: expected a URL such as 'memory://', got {shown(url.partition('@')[0])}."
+            f"{did_you_mean(scheme, SCHEMES)}"
+        )
+    place, _, query = rest.partition("?")
+    if place.strip("/"):
+        raise InvalidStore(f"store: expected nothing between 'memory://' and '?', got {shown(place)}.")
+    for pair in filter(None, query.split("&")):
+        name, _, value = pair.partition("=")
+        if name != "max_keys" or not (value.isascii() and value.isdecimal()):
+            raise InvalidStore(f"store {shown(url)}: expected max_keys=NUMBER after '?', got {shown(pair)}.")
+        max_keys = int(value) if max_keys is None else max_keys
+    return MemoryStore(clock=clock, max_keys=MAX_KEYS if max_keys is None else max_keys)

@@ -1,0 +1,322 @@
+"""State in this process: a bounded table for each limit, exact under any number of threads.
+
+How a decision stays exact without holding a lock while it thinks: read the state, then the clock, let the
+pure rule decide, then take the lock and write only if the state is still the one that was read.  Nothing
+is called while the lock is held, so no thread is ever switched out holding it.  The clock is read after
+the state, so a decision never sees a state from its own future.
+
+A full table forgets, of a few keys drawn at random, the one closest to fully recovered: to unblock an
+exhausted key an attacker must bring most of a table to its limit.  Expired keys are dropped on the way,
+two looks for each new key.  No background thread, no timer.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from os import register_at_fork, urandom
+
+from ratekeeper.clock import MONOTONIC
+from ratekeeper.errors import InvalidStore, shown
+from ratekeeper.keys import LONGEST, digest, encode
+from ratekeeper.model import UNLIMITED, Decision, decided, whole_cost
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _thread import LockType
+    from collections.abc import Iterable
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.keys import Key
+    from ratekeeper.model import Check, Limit, Plan, Several, State
+
+    # States by key, and the same keys in no order, to draw from.
+    Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
+
+MAX_KEYS = 1_000_000
+SAMPLE = 8  # keys compared when a full table must forget one
+MOST_TABLES = 1024
+ODDS = 6364136223846793005  # a full-period multiplier modulo 2^64
+
+
+class MemoryTable:
+    """The states of one limit, or of several that are decided as one."""
+
+    __slots__ = ("empty", "hand", "keys", "limit", "lock", "max_keys", "nanos", "odds", "states")
+
+    def __init__(self, limit: Limit | Several, shelf: Shelf, lock: LockType, clock: Clock, max_keys: int) -> None:
+        self.limit = limit
+        self.states, self.keys = shelf
+        self.lock = lock
+        self.nanos = clock.nanos
+        self.max_keys = max_keys
+        self.empty = empty_state(limit)
+        self.hand = 0
+        self.odds = int.from_bytes(urandom(8), "little") | 1
+
+    def check(self, key: Key, cost: int = 1) -> Decision:
+        """Take ``cost`` if it fits; the hot path, and all of it."""
+        if key.__class__ is not str or not key:
+            key = encode(key)
+        if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
+            cost = whole_cost(cost)
+        states = self.states
+        limit = self.limit
+        while True:
+            try:
+                state = states[key]
+            except KeyError:
+                return self.check_new(key, cost)
+            now = self.nanos() // 1000
+            new, allowed = limit.rule.decide(state, now, limit, cost)
+            if new is state:
+                break
+            with self.lock:
+                try:
+                    if states[key] is state:
+                        states[key] = new
+                        break
+                except KeyError:
+                    pass
+        return decided(Decision, (allowed, limit, new, now, cost))
+
+    def check_new(self, key: str | bytes, cost: int) -> Decision:
+        limit = self.limit
+        if len(key) > LONGEST:
+            key = digest(key)
+        while True:
+            state = self.states.get(key, self.empty)
+            now = self.nanos() // 1000
+            new, allowed = limit.rule.decide(state, now, limit, cost)
+            if new is state or self.swap(key, state, new, now):
+                return decided(Decision, (allowed, limit, new, now, cost))
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        cost = whole_cost(cost)
+        limit = self.limit
+        state = self.states.get(encode(key), self.empty)
+        now = self.nanos() // 1000
+        allowed = limit.rule.decide(state, now, limit, cost)[1]
+        return decided(Decision, (allowed, limit, state, now, 0 if allowed else cost))
+
+    def swap(self, key: str | bytes, old: State, new: State, now: int) -> bool:
+        """Write ``new`` if the state of ``key`` is still ``old``; says whether it was."""
+        states = self.states
+        with self.lock:
+            if key in states:
+                if states[key] is not old:
+                    return False
+                states[key] = new
+                return True
+            if old is not self.empty:
+                return False
+            self.make_room(key, now)
+            states[key] = new
+            return True
+
+    def make_room(self, key: str | bytes, now: int) -> None:
+        """Enter ``key`` among the keys, in the place of another where that is due.  The lock is held."""
+        keys, states = self.keys, self.states
+        limit, debt = self.limit, self.limit.rule.debt
+        count = len(keys)
+        if count < self.max_keys:
+            for _ in range(min(2, count)):
+                self.hand = hand = self.hand + 1 if self.hand + 1 < len(keys) else 0
+                if debt(states[keys[hand]], now, limit) == 0:
+                    del states[keys[hand]]
+                    last = keys.pop()
+                    if hand < len(keys):
+                        keys[hand] = last
+            keys.append(key)
+            return
+        odds = self.odds
+        place, least = 0, None
+        for _ in range(SAMPLE):
+            odds = (odds * ODDS + 1) & 0xFFFF_FFFF_FFFF_FFFF
+            drawn = (odds >> 32) * count >> 32
+            owed = debt(states[keys[drawn]], now, limit)
+            if least is None or owed < least:
+                place, least = drawn, owed
+                if owed == 0:
+                    break
+        self.odds = odds
+        del states[keys[place]]
+        keys[place] = key
+
+
+class MemoryStore:
+    """State in this process.  ``max_keys`` bounds the table of each limit."""
+
+    blocking = False
+
+    def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
+        if max_keys.__class__ is not int or max_keys < 1:
+            raise InvalidStore(f"memory://: expected max_keys as a whole number of at least 1, got {shown(max_keys)}.")
+        self.clock = MONOTONIC if clock is None else clock
+        self.max_keys = max_keys
+        self.lock = allocate_lock()
+        self.shelves: dict[tuple[str, str], Shelf] = {}
+        self.tables: dict[tuple[str, Limit | Several], MemoryTable] = {}
+        keep_through_fork(self)
+
+    def table(self, space: str, limit: Limit | Several) -> MemoryTable:
+        """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
+        table = self.tables.get((space, limit))
+        if table is None:
+            with self.lock:
+                shelf = self.shelves.setdefault((space, limit.layout), ({}, []))
+                if len(self.tables) >= MOST_TABLES:  # limits made up at run time: the states stay on their shelves
+                    self.tables.clear()
+                table = MemoryTable(limit, shelf, self.lock, self.clock, self.max_keys)
+                table = self.tables.setdefault((space, limit), table)
+        return table
+
+    def check(self, plan: Plan) -> tuple[Decision, ...]:
+        """Take every cost of the plan, or none."""
+        return self.commit(plan, peek=False)
+
+    def peek(self, plan: Plan) -> tuple[Decision, ...]:
+        return self.commit(plan, peek=True)
+
+    def take(self, plan: Plan) -> tuple[Decision, ...]:
+        """Take of each cost what is there, up to all of it: to charge for what has been used already."""
+        return tuple([self.change(check, take) for check in plan])
+
+    def refund(self, plan: Plan, at: int | None = None) -> tuple[Decision, ...]:
+        """Give each cost, taken at the instant ``at``, back: never above the capacity."""
+
+        def give(state: State, now: int, check: Check) -> State:
+            return check.limit.rule.refund(state, now, check.limit, check.cost, now if at is None else at)
+
+        return tuple([self.change(check, give) for check in plan])
+
+    def reset(self, plan: Plan) -> None:
+        """Forget what the plan's keys used."""
+        for check in plan:
+            self.change(check, lambda state, now, check: empty_state(check.limit))
+
+    def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]:
+        """Now, and the state of each check: to foresee a wait."""
+        tables = [self.table(check.space, check.limit) for check in plan]
+        found = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
+        return self.clock.nanos() // 1000, found
+
+    def close(self) -> None:
+        self.tables, self.shelves = {}, {}
+
+    def change(self, check: Check, alter: Alter) -> Decision:
+        """Replace the state of one check by what ``alter`` makes of it, and say how it stands then."""
+        table = self.table(check.space, check.limit)
+        while True:
+            state = table.states.get(check.key, table.empty)
+            now = self.clock.nanos() // 1000
+            new = alter(state, now, check)
+            if new is state or new == state or table.swap(check.key, state, new, now):
+                return decided(Decision, (True, check.limit, new, now, 0))
+
+    def commit(self, plan: Plan, *, peek: bool) -> tuple[Decision, ...]:
+        tables = [self.table(check.space, check.limit) for check in plan]
+        while True:
+            before: dict[tuple[MemoryTable, str | bytes], State] = {}
+            for table, check in zip(tables, plan, strict=True):
+                before[table, check.key] = table.states.get(check.key, table.empty)
+            now = self.clock.nanos() // 1000
+            after = dict(before)  # a key that stands twice in a plan pays twice
+            answers = []
+            for table, check in zip(tables, plan, strict=True):
+                state = after[table, check.key]
+                new, allowed = check.limit.rule.decide(state, now, check.limit, check.cost)
+                after[table, check.key] = new
+                answers.append((allowed, check, state, new))
+            if all(allowed for allowed, *_ in answers) and not peek:
+                if self.swap_all(before, after, now):
+                    return tuple([decided(Decision, (True, asked.limit, new, now, asked.cost)) for _, asked, _, new in answers])
+                continue
+            if not peek:  # only a state from the future, or above a lowered limit, is written on a refusal
+                mended = {
+                    (table, asked.key): new
+                    for table, (allowed, asked, state, new) in zip(tables, answers, strict=True)
+                    if not allowed and new is not state and state is before[table, asked.key]
+                }
+                if mended and not self.swap_all({place: before[place] for place in mended}, mended, now):
+                    continue
+            return tuple(
+                [
+                    decided(Decision, (allowed, asked.limit, state, now, 0 if allowed else asked.cost))
+                    for allowed, asked, state, _ in answers
+                ]
+            )
+
+    def swap_all(
+        self,
+        before: dict[tuple[MemoryTable, str | bytes], State],
+        after: dict[tuple[MemoryTable, str | bytes], State],
+        now: int,
+    ) -> bool:
+        """Write all the new states if all the old ones still stand."""
+        fresh = []
+        with self.lock:
+            for place, old in before.items():
+                table, key = place
+                if key in table.states:
+                    if table.states[key] is not old:
+                        return False
+                elif old is table.empty:
+                    fresh.append(place)
+                else:
+                    return False
+            for table, key in fresh:
+                table.make_room(key, now)
+            for (table, key), new in after.items():
+                table.states[key] = new
+            return True
+
+
+def take(state: State, now: int, check: Check) -> State:
+    limit = check.limit
+    there = min(check.cost, limit.rule.remaining(state, now, limit))
+    return limit.rule.decide(state, now, limit, there)[0] if there > 0 else state
+
+
+def empty_state(limit: Limit | Several) -> State:
+    limits: Iterable[Limit] | None = getattr(limit, "limits", None)
+    return limit.rule.EMPTY if limits is None else tuple([part.rule.EMPTY for part in limits])
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Alter = Callable[[State, int, Check], State]
+
+
+# A fork copies the lock as it is.  It is taken around the fork, so that the child never inherits it held by
+# a thread it does not have, nor a table half changed.
+
+stores_alive: dict[int, object] = {}
+
+
+def keep_through_fork(store: MemoryStore) -> None:
+    from _weakref import ref
+
+    number = id(store)
+    stores_alive[number] = ref(store, lambda _: stores_alive.pop(number, None))
+
+
+def alive() -> list[MemoryStore]:
+    return [store for reference in list(stores_alive.values()) if (store := reference()) is not None]  # type: ignore[operator]
+
+
+held: list[LockType] = []
+
+
+def before_fork() -> None:
+    for store in alive():
+        store.lock.acquire()
+        held.append(store.lock)
+
+
+def after_fork() -> None:
+    while held:
+        held.pop().release()
+
+
+register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)
