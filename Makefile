@@ -73,8 +73,9 @@ coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100
 bench: $(VENV)/.group-bench ## measure, beside the peers
 	@$(PY) -m bench $(ARGS)
 
+# Not --quiet: it hides warnings from strict mode too, and then a broken link passes.
 docs: $(VENV)/.group-docs ## build the site into build/site; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir build/site
 	@echo "build/site/index.html"
 
 changelog: $(INSTALLED) ## fold changelog.d/ into CHANGELOG.md (DRAFT=1 only shows it)
