@@ -1,10 +1,10 @@
 """ratekeeper: a rate limiter that gives exact answers, in process, across processes and across a fleet.
 
-    >>> from ratekeeper import Limiter
-    >>> limiter = Limiter("100/minute")
-    >>> decision = limiter.check("user:42")
-    >>> decision.allowed, decision.limit, decision.remaining
-    (True, 100, 99)
+>>> from ratekeeper import Limiter
+>>> limiter = Limiter("100/minute")
+>>> decision = limiter.check("user:42")
+>>> decision.allowed, decision.limit, decision.remaining
+(True, 100, 99)
 """
 
 from ratekeeper.errors import (

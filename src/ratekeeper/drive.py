@@ -27,12 +27,13 @@ def drive(flow: Flow[T], store: Store, clock: Clock, lines: Lines) -> T:
         try:
             effect = step(outcome)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            return done.value
         try:
             if effect.__class__ is Ask:
                 outcome = getattr(store, effect.operation)(*effect.arguments)
             elif effect.__class__ is Sleep:
-                outcome = clock.sleep(effect.micros)
+                outcome = None
+                clock.sleep(effect.micros)
             else:
                 outcome = wait_turn(effect, clock, lines)
             step = flow.send
@@ -47,14 +48,15 @@ async def adrive(flow: Flow[T], store: Store, clock: Clock, lines: Lines) -> T:
         try:
             effect = step(outcome)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            return done.value
         try:
             if effect.__class__ is Ask:
                 outcome = getattr(store, effect.operation)(*effect.arguments)
                 if hasattr(outcome, "__await__"):
                     outcome = await outcome
             elif effect.__class__ is Sleep:
-                outcome = await clock.asleep(effect.micros)
+                outcome = None
+                await clock.asleep(effect.micros)
             else:
                 outcome = await await_turn(effect, clock, lines)
             step = flow.send

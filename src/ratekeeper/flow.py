@@ -7,7 +7,7 @@ effects out.
 
 from __future__ import annotations
 
-from _collections import deque
+from _collections import deque  # type: ignore[import-not-found]  # collections is slow to import
 from _thread import allocate_lock
 
 from ratekeeper.model import Check, Decision, Verdict
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Limit, Plan, Several, State
+    from ratekeeper.model import Plan, State
 
     T = TypeVar("T")
     Effect = "Ask | Sleep | Turn"
@@ -218,4 +218,4 @@ def settle(check: Check, at: int, actual: int) -> Flow[Decision]:
         (decision,) = yield Ask("take", (Check(check.space, check.key, check.limit, actual - check.cost),))
     else:
         (decision,) = yield Ask("peek", (check,))
-    return decision  # type: ignore[no-any-return]
+    return decision

@@ -49,7 +49,9 @@ def encode_parts(parts: tuple[Part, ...]) -> bytes:
         elif isinstance(part, tuple):
             tag, raw = b"t", encode_parts(part)
         else:
-            raise InvalidKey(f"key: expected text, bytes or whole numbers in a tuple, got {type(part).__name__}. {ADVICE}")
+            raise InvalidKey(
+                f"key: expected text, bytes or whole numbers in a tuple, got {type(part).__name__}. {ADVICE}"
+            )
         pieces.append(b"%c%d:%b" % (tag, len(raw), raw))
     return b"".join(pieces)
 

@@ -47,7 +47,9 @@ class Front:
         if isinstance(store, str):
             self.store = open_store(store, clock=clock, max_keys=max_keys)
         elif clock is not None or max_keys is not None:
-            raise InvalidStore("store: expected clock and max_keys to be given to the store itself, got them beside it.")
+            raise InvalidStore(
+                "store: expected clock and max_keys to be given to the store itself, got them beside it."
+            )
         else:
             self.store = store
         self.clock = self.store.clock
@@ -176,13 +178,13 @@ class AsyncLimiter(Front):
 
     async def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
-        return (await self.ask("check", (self.plan(key, cost),)))[0]  # type: ignore[no-any-return]
+        return (await self.ask("check", (self.plan(key, cost),)))[0]
 
     async def peek(self, key: Key, cost: int = 1) -> Decision:
         """Say what ``check`` would, and take nothing."""
-        return (await self.ask("peek", (self.plan(key, cost),)))[0]  # type: ignore[no-any-return]
+        return (await self.ask("peek", (self.plan(key, cost),)))[0]
 
-    async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:  # noqa: ASYNC109
+    async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:
         """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds."""
         flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock)
         return await adrive(flow, self.store, self.clock, self.lines)
@@ -196,7 +198,7 @@ class AsyncLimiter(Front):
 
     async def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
-        return (await self.ask("refund", (self.plan(key, cost),)))[0]  # type: ignore[no-any-return]
+        return (await self.ask("refund", (self.plan(key, cost),)))[0]
 
     async def reset(self, key: Key) -> None:
         """Forget all that ``key`` has used."""
@@ -302,15 +304,15 @@ def patience(timeout: Seconds | None) -> int | None:
     return micros
 
 
-def decorated(
-    limiter: Front, function: F, key: object, cost: object, timeout: Seconds | None
-) -> F:
+def decorated(limiter: Front, function: F, key: object, cost: object, timeout: Seconds | None) -> F:
     """``function``, asking ``limiter`` before each call."""
     from functools import wraps  # slow to import, and only decorators need them
     from inspect import iscoroutinefunction
 
     if not callable(function):
-        raise InvalidInput(f"limit: expected a function to decorate, got {shown(function)}. Write @limiter.limit(key=...).")
+        raise InvalidInput(
+            f"limit: expected a function to decorate, got {shown(function)}. Write @limiter.limit(key=...)."
+        )
     patience(timeout)
     named = f"{function.__module__}.{function.__qualname__}" if key is None else key
     if not callable(named):
@@ -319,7 +321,9 @@ def decorated(
         whole_cost(cost)
     is_async = iscoroutinefunction(function)
     if limiter.asynchronous and not is_async:
-        raise InvalidInput(f"{function.__qualname__}: expected an async function, as AsyncLimiter must be awaited. Use Limiter.")
+        raise InvalidInput(
+            f"{function.__qualname__}: expected an async function, as AsyncLimiter must be awaited. Use Limiter."
+        )
     if is_async and not limiter.asynchronous and limiter.store.blocking:
         raise InvalidInput(f"{function.__qualname__}: expected AsyncLimiter, as this store would block the event loop.")
     ask: Callable[..., Any] = limiter.check if timeout is None else limiter.acquire  # type: ignore[attr-defined]

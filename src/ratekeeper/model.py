@@ -92,9 +92,7 @@ class Limit(Frozen):
         micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
         self._build(place, count, micros, burst, algorithm, slices)
 
-    def _build(
-        self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int
-    ) -> None:
+    def _build(self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int) -> None:
         if algorithm not in ALGORITHMS:
             near = did_you_mean(str(algorithm), ALGORITHMS)
             raise InvalidLimit(
@@ -107,7 +105,9 @@ class Limit(Frozen):
                 f"{place}: expected a period from 1 microsecond to 400 days, got {micros / SECOND:.9g} seconds."
             )
         if algorithm in BUCKETS:
-            whole(place, "a burst", count if burst is None else burst, MOST, zero="To allow no bursts, write 'burst 1'.")
+            whole(
+                place, "a burst", count if burst is None else burst, MOST, zero="To allow no bursts, write 'burst 1'."
+            )
         elif burst is not None and burst != count:
             raise InvalidLimit(
                 f"{place}: expected no burst, as {algorithm} admits its count at once, got burst {shown(burst)}. "
@@ -156,7 +156,8 @@ class Limit(Frozen):
         place = f"limit {shown(text)}"
         if algorithm is not None and found.setdefault("algorithm", algorithm) != algorithm:
             raise InvalidLimit(
-                f"{place}: expected one algorithm, got {found['algorithm']} in the text and {shown(algorithm)} beside it."
+                f"{place}: expected one algorithm, got {found['algorithm']} in the text "
+                f"and {shown(algorithm)} beside it."
             )
         made = cls.__new__(cls)
         made._build(
@@ -239,7 +240,7 @@ UNLIMITED_LIMIT = make_unlimited()
 def whole(place: str, what: str, value: object, most: int, zero: str) -> None:
     if value.__class__ is not int:
         raise InvalidLimit(f"{place}: expected {what} as a whole number, got {shown(value)}.")
-    if not 1 <= value <= most:  # type: ignore[operator]
+    if not 1 <= value <= most:
         advice = f" {zero}" if value == 0 else ""
         raise InvalidLimit(f"{place}: expected {what} from 1 to {most:,}, got {shown(value)}.{advice}")
 
@@ -259,13 +260,15 @@ def ticks(place: str, count: int, micros: int, burst: int) -> tuple[int, int]:
         unit, drain = fraction_above(micros, count, most)
         if (unit * count - micros * drain) * 10**9 >= micros * drain:
             raise InvalidLimit(
-                f"{place}: expected a rate that can be held to one part in 10^9, got {count} per {micros} microseconds. "
+                f"{place}: expected a rate that can be held to one part in 10^9, "
+                f"got {count} per {micros} microseconds. "
                 "Round the count to fewer digits, or lower the burst."
             )
     recovery = -(-burst * unit // drain)
     if recovery > LONGEST_RECOVERY:
         raise InvalidLimit(
-            f"{place}: expected a burst that is recovered within 70 years, got {recovery // (365 * 86_400 * SECOND)} years. "
+            f"{place}: expected a burst that is recovered within 70 years, "
+            f"got {recovery // (365 * 86_400 * SECOND)} years. "
             "Lower the burst."
         )
     return unit, drain
@@ -320,9 +323,7 @@ class Several(Frozen):
         return hash(self.limits)
 
 
-def parse_limits(
-    limits: str | Limit | Iterable[str | Limit], algorithm: str | None = None
-) -> Limit | Several:
+def parse_limits(limits: str | Limit | Iterable[str | Limit], algorithm: str | None = None) -> Limit | Several:
     """One limit, or several that hold together; "unlimited" among others adds nothing."""
     if isinstance(limits, (str, Limit)):
         return Limit.parse(limits, algorithm)
@@ -333,7 +334,9 @@ def parse_limits(
             raise
         raise InvalidLimit(f"limits: expected a limit or a list of them, got {shown(limits)}.") from None
     if not found:
-        raise InvalidLimit("limits: expected at least one limit, got an empty list. Write 'unlimited' to limit nothing.")
+        raise InvalidLimit(
+            "limits: expected at least one limit, got an empty list. Write 'unlimited' to limit nothing."
+        )
     kept = [limit for limit in dict.fromkeys(found) if not limit.is_unlimited]
     if not kept:
         return UNLIMITED_LIMIT
@@ -422,24 +425,24 @@ class Decision(tuple):  # type: ignore[type-arg]
         return tuple.__new__(cls, (bool(allowed), given, None, 0, 0))
 
     def __bool__(self) -> bool:
-        return self[0]  # type: ignore[no-any-return]
+        return self[0]
 
     @property
     def allowed(self) -> bool:
-        return self[0]  # type: ignore[no-any-return]
+        return self[0]
 
     @property
     def limit(self) -> int:
         """The capacity: the most that could ever pass at once.  Of several limits, the binding one's."""
         if self[1].__class__ is Several:
             return self.binding().limit
-        return self[1].capacity  # type: ignore[no-any-return]
+        return self[1].capacity
 
     @property
     def remaining(self) -> int:
         """How much cost would be admitted right after this decision.  Of several limits, the least."""
         _, limit, state, now, _ = self
-        return limit.rule.remaining(state, now, limit)  # type: ignore[no-any-return]
+        return limit.rule.remaining(state, now, limit)
 
     @property
     def retry_after(self) -> float | None:
@@ -454,7 +457,7 @@ class Decision(tuple):  # type: ignore[type-arg]
     def reset_after(self) -> float:
         """Seconds until the key is as good as new."""
         _, limit, state, now, _ = self
-        return limit.rule.reset_after(state, now, limit) / SECOND  # type: ignore[no-any-return]
+        return limit.rule.reset_after(state, now, limit) / SECOND
 
     @property
     def delay(self) -> float:
@@ -465,7 +468,7 @@ class Decision(tuple):  # type: ignore[type-arg]
     @property
     def at(self) -> int:
         """The instant of the decision on the store's clock, in microseconds."""
-        return self[3]  # type: ignore[no-any-return]
+        return self[3]
 
     def parts(self) -> tuple[Decision, ...]:
         """Each limit's own decision, where several were decided as one; else just this one."""
@@ -569,4 +572,5 @@ class Verdict(Frozen):
         return max(range(len(self.decisions)), key=weight, default=None)
 
     def __repr__(self) -> str:
-        return f"Verdict(allowed={self.allowed}, rule={self.rule!r}, retry_after={self.retry_after}, remaining={self.remaining})"
+        facts = f"rule={self.rule!r}, retry_after={self.retry_after}, remaining={self.remaining}"
+        return f"Verdict(allowed={self.allowed}, {facts})"

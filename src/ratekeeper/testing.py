@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import threading
-from contextlib import contextmanager
 
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.units import SECOND, to_micros
@@ -17,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     from _thread import LockType
-    from collections.abc import Iterator
 
     from ratekeeper.units import Seconds
 

@@ -10,7 +10,7 @@ of length T at most ``count * (ceil(T / period) + 1)``.  No clock, no I/O; whole
 >>> state, allowed = decide(EMPTY, 900_000, limit, 5)
 >>> allowed, remaining(state, 900_000, limit), retry_after(state, 900_000, limit, 1)
 (True, 0, 100000)
->>> decide(state, 1_000_000, limit, 5)[1]                # the next window: ten within 100 ms
+>>> decide(state, 1_000_000, limit, 5)[1]  # the next window: ten within 100 ms
 True
 """
 

@@ -8,8 +8,8 @@ No clock, no I/O.  Instants are whole microseconds outside, *ticks* inside: one 
 ``limit.drain`` ticks and one unit of cost is ``limit.unit`` ticks, both whole, so nothing is rounded.
 
 >>> from ratekeeper import Limit
->>> limit = Limit.parse("10/second burst 2")             # one per 100,000 microseconds
->>> state, allowed = decide(EMPTY, 0, limit, 2)          # the whole burst at once
+>>> limit = Limit.parse("10/second burst 2")  # one per 100,000 microseconds
+>>> state, allowed = decide(EMPTY, 0, limit, 2)  # the whole burst at once
 >>> allowed, remaining(state, 0, limit), reset_after(state, 0, limit)
 (True, 0, 200000)
 >>> decide(state, 99_999, limit, 1) == (state, False), retry_after(state, 99_999, limit, 1)

@@ -57,12 +57,12 @@ def delay(state: States, now: int, limit: Several, cost: int) -> int:
 
 
 def refund(state: States, now: int, limit: Several, cost: int, at: int) -> States:
-    return tuple(
-        part.rule.refund(own, now, part, cost, at) for part, own in zip(limit.limits, state, strict=True)
-    )
+    return tuple(part.rule.refund(own, now, part, cost, at) for part, own in zip(limit.limits, state, strict=True))
 
 
 def debt(state: States, now: int, limit: Several) -> int:
     """Microseconds until all is forgiven, then how much is used: the limits count in different units."""
-    used = max(part.capacity - part.rule.remaining(own, now, part) for part, own in zip(limit.limits, state, strict=True))
+    used = max(
+        part.capacity - part.rule.remaining(own, now, part) for part, own in zip(limit.limits, state, strict=True)
+    )
     return reset_after(state, now, limit) << 40 | used

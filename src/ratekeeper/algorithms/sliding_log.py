@@ -13,7 +13,7 @@ eight bytes or more a unit.  No clock, no I/O; whole microseconds.
 (0, 400000, 400000)
 >>> retry_after(state, 500_000, limit, 1), retry_after(state, 500_000, limit, 2)
 (500000, 900000)
->>> decide(state, 1_000_000, limit, 1)                   # the first has left the window
+>>> decide(state, 1_000_000, limit, 1)  # the first has left the window
 ((400000, 400000, 1000000), True)
 """
 

@@ -13,10 +13,10 @@ length ``period * (slices - 1) / slices``.  No clock, no I/O; a position in time
 >>> from ratekeeper import Limit
 >>> limit = Limit.parse("50/minute sliding_window")
 >>> state, _ = decide(EMPTY, 0, limit, 42)
->>> state, _ = decide(state, 75_000_000, limit, 18)      # 42 * 0.75 + 18 = 49.5
+>>> state, _ = decide(state, 75_000_000, limit, 18)  # 42 * 0.75 + 18 = 49.5
 >>> remaining(state, 75_000_000, limit), decide(state, 75_000_000, limit, 1)[1]
 (0, False)
->>> retry_after(state, 75_000_000, limit, 1)             # 42 * w + 19 = 50 at w = 31/42
+>>> retry_after(state, 75_000_000, limit, 1)  # 42 * w + 19 = 50 at w = 31/42
 714286
 """
 

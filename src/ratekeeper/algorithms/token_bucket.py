@@ -13,13 +13,22 @@ GCRA, told from the other end.  No clock, no I/O; ticks as in ``gcra.py``.
 (True, 5)
 >>> decide(state, 0, limit, 6)[1], retry_after(state, 0, limit, 6)
 (False, 100000)
->>> remaining(state, 1_000_000, limit)                   # one second later: ten more
+>>> remaining(state, 1_000_000, limit)  # one second later: ten more
 15
 """
 
 from __future__ import annotations
 
-from ratekeeper.algorithms.gcra import EMPTY, backlog, debt, delay, refund, remaining, reset_after, retry_after
+from ratekeeper.algorithms.gcra import (
+    EMPTY,
+    backlog,
+    debt,
+    delay,
+    refund,
+    remaining,
+    reset_after,
+    retry_after,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

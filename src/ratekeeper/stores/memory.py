@@ -229,7 +229,9 @@ class MemoryStore:
                 answers.append((allowed, check, state, new))
             if all(allowed for allowed, *_ in answers) and not peek:
                 if self.swap_all(before, after, now):
-                    return tuple([decided(Decision, (True, asked.limit, new, now, asked.cost)) for _, asked, _, new in answers])
+                    return tuple(
+                        [decided(Decision, (True, asked.limit, new, now, asked.cost)) for _, asked, _, new in answers]
+                    )
                 continue
             if not peek:  # only a state from the future, or above a lowered limit, is written on a refusal
                 mended = {
