@@ -1,7 +1,8 @@
 """Where time comes from, and how to wait for it.  The only file that sleeps.
 
 A clock is any object with these four.  In-process decisions use the monotonic clock; a test's FakeClock
-(``ratekeeper.testing``) rules all.
+(``ratekeeper.testing``) rules all, also those that were made without it: stores that were given no clock
+follow the default one, and ``set_default`` exchanges it for all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from time import monotonic_ns, sleep
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
+    from _weakref import ReferenceType
     from typing import Protocol
+
+    class Follower(Protocol):
+        def use_clock(self, clock: Clock) -> None: ...
 
     class Clock(Protocol):
         def nanos(self) -> int:
@@ -44,3 +49,27 @@ class MonotonicClock:
 
 
 MONOTONIC = MonotonicClock()
+current: Clock = MONOTONIC
+followers: dict[int, ReferenceType[Follower]] = {}
+
+
+def follow(follower: Follower) -> Clock:
+    """The default clock, now and after it was exchanged, for as long as ``follower`` lives."""
+    from _weakref import ref
+
+    number = id(follower)
+    followers[number] = ref(follower, lambda _: followers.pop(number, None))
+    return current
+
+
+def set_default(clock: Clock) -> Clock:
+    """Make ``clock`` the default for those that follow it and for those to come; returns the one before."""
+    global current
+    before, current = current, clock
+    for follower in following():
+        follower.use_clock(clock)
+    return before
+
+
+def following() -> list[Follower]:
+    return [follower for reference in list(followers.values()) if (follower := reference()) is not None]

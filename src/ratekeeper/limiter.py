@@ -52,7 +52,6 @@ class Front:
             )
         else:
             self.store = store
-        self.clock = self.store.clock
         self.lines = Lines()
 
     asynchronous = False
@@ -60,6 +59,10 @@ class Front:
     def shut(self) -> None:
         self.store = ClosedStore(self.name)  # type: ignore[assignment]
         self.__dict__.pop("check", None)
+
+    @property
+    def clock(self) -> Clock:
+        return self.store.clock
 
     def plan(self, key: Key, cost: int) -> Check:
         return Check(self.name, encode(key), self.limits, whole_cost(cost))

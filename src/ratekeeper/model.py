@@ -183,7 +183,7 @@ class Limit(Frozen):
     def layout(self) -> str:
         """Names the meaning of a state: two limits may share states only if this is equal."""
         if self.algorithm in BUCKETS:
-            return f"bucket:{self.drain}"
+            return f"bucket:{self.unit}:{self.drain}"
         if self.algorithm == "sliding_log":
             return "log"
         return f"{self.algorithm}:{self.micros}:{self.slices}"
@@ -323,8 +323,12 @@ class Several(Frozen):
         return hash(self.limits)
 
 
-def parse_limits(limits: str | Limit | Iterable[str | Limit], algorithm: str | None = None) -> Limit | Several:
+def parse_limits(
+    limits: str | Limit | Several | Iterable[str | Limit], algorithm: str | None = None
+) -> Limit | Several:
     """One limit, or several that hold together; "unlimited" among others adds nothing."""
+    if isinstance(limits, Several):
+        return limits
     if isinstance(limits, (str, Limit)):
         return Limit.parse(limits, algorithm)
     try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from os import register_at_fork, urandom
 
-from ratekeeper.clock import MONOTONIC
+from ratekeeper.clock import follow
 from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.keys import LONGEST, digest, encode
 from ratekeeper.model import UNLIMITED, Decision, decided, whole_cost
@@ -109,12 +109,11 @@ class MemoryTable:
                 return True
             if old is not self.empty:
                 return False
-            self.make_room(key, now)
-            states[key] = new
+            self.enter(key, new, now)
             return True
 
-    def make_room(self, key: str | bytes, now: int) -> None:
-        """Enter ``key`` among the keys, in the place of another where that is due.  The lock is held."""
+    def enter(self, key: str | bytes, state: State, now: int) -> None:
+        """Add a key that is not there, in the place of another where that is due.  The lock is held."""
         keys, states = self.keys, self.states
         limit, debt = self.limit, self.limit.rule.debt
         count = len(keys)
@@ -127,6 +126,7 @@ class MemoryTable:
                     if hand < len(keys):
                         keys[hand] = last
             keys.append(key)
+            states[key] = state
             return
         odds = self.odds
         place, least = 0, None
@@ -141,6 +141,7 @@ class MemoryTable:
         self.odds = odds
         del states[keys[place]]
         keys[place] = key
+        states[key] = state
 
 
 class MemoryStore:
@@ -151,11 +152,11 @@ class MemoryStore:
     def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
         if max_keys.__class__ is not int or max_keys < 1:
             raise InvalidStore(f"memory://: expected max_keys as a whole number of at least 1, got {shown(max_keys)}.")
-        self.clock = MONOTONIC if clock is None else clock
         self.max_keys = max_keys
         self.lock = allocate_lock()
         self.shelves: dict[tuple[str, str], Shelf] = {}
         self.tables: dict[tuple[str, Limit | Several], MemoryTable] = {}
+        self.clock = follow(self) if clock is None else clock
         keep_through_fork(self)
 
     def table(self, space: str, limit: Limit | Several) -> MemoryTable:
@@ -199,6 +200,20 @@ class MemoryStore:
         tables = [self.table(check.space, check.limit) for check in plan]
         found = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
         return self.clock.nanos() // 1000, found
+
+    def use_clock(self, clock: Clock) -> None:
+        """Read the time from another clock from now on."""
+        with self.lock:
+            self.clock = clock
+            for table in self.tables.values():
+                table.nanos = clock.nanos
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        with self.lock:
+            for states, keys in self.shelves.values():
+                states.clear()
+                keys.clear()
 
     def close(self) -> None:
         self.tables, self.shelves = {}, {}
@@ -266,10 +281,11 @@ class MemoryStore:
                     fresh.append(place)
                 else:
                     return False
-            for table, key in fresh:
-                table.make_room(key, now)
-            for (table, key), new in after.items():
-                table.states[key] = new
+            for place, new in after.items():
+                if place not in fresh:
+                    place[0].states[place[1]] = new
+            for place in fresh:  # last, as a full table may forget one of the others for it
+                place[0].enter(place[1], after[place], now)
             return True
 
 

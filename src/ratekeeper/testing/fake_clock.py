@@ -1,21 +1,20 @@
-"""For tests: a clock that a test moves, the contract of every store, and pytest fixtures.
-
-The fixtures are found by pytest as soon as ratekeeper is installed: ``fake_clock`` is a FakeClock, and
-``frozen_limits`` makes every in-process limiter of the application under test run on it.
-"""
+"""Time that a test moves, and everything in this process put on it."""
 
 from __future__ import annotations
 
 import heapq
 import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from ratekeeper.clock import following, set_default
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.units import SECOND, to_micros
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     from _thread import LockType
+    from collections.abc import Iterator
 
     from ratekeeper.units import Seconds
 
@@ -113,3 +112,21 @@ class FakeClock:
 def wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+@contextmanager
+def frozen(clock: FakeClock | None = None) -> Iterator[FakeClock]:
+    """Put every in-process limiter that was given no clock of its own on a FakeClock, with nothing used yet."""
+    fake = FakeClock() if clock is None else clock
+    forget()
+    before = set_default(fake)
+    try:
+        yield fake
+    finally:
+        set_default(before)
+        forget()
+
+
+def forget() -> None:
+    for store in following():
+        store.clear()  # type: ignore[attr-defined]

@@ -1,0 +1,307 @@
+"""The promises of every store, as test classes; ``walk_limits`` and the rest serve other tests of twins."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+from ratekeeper.algorithms import ALGORITHMS, BUCKETS
+from ratekeeper.keys import encode
+from ratekeeper.model import Check, Decision, Limit, Several, parse_limits
+from ratekeeper.stores.memory import MemoryStore, empty_state
+from ratekeeper.testing.fake_clock import FakeClock
+from ratekeeper.units import SECOND
+
+
+class StoreContract:
+    """What every store promises, as a test class: subclass it and say how to make a store.
+
+    Periods are so long that no time passes while a test runs: it also fits stores that have a clock of their own.
+    An asynchronous store overrides ``ask``.
+    """
+
+    period = "50 days"
+
+    def make_store(self) -> Any:
+        return MemoryStore()
+
+    def setup_method(self) -> None:
+        self.store = self.make_store()
+
+    def teardown_method(self) -> None:
+        self.store.close()
+
+    def ask(self, operation: str, *arguments: Any) -> Any:
+        return getattr(self.store, operation)(*arguments)
+
+    def limits(self, count: int = 5) -> list[Limit]:
+        plain = [Limit(count, self.period, algorithm=name) for name in ALGORITHMS]
+        return [*plain, Limit(count, self.period, algorithm="sliding_window", slices=6)]
+
+    def plan(self, *checks: tuple[Any, Any, int], space: str = "contract") -> tuple[Check, ...]:
+        return tuple([Check(space, encode(key), parse_limits(limit), cost) for key, limit, cost in checks])
+
+    def check(self, key: Any, limit: Any, cost: int = 1, space: str = "contract") -> Decision:
+        return self.ask("check", self.plan((key, limit, cost), space=space))[0]
+
+    def peek(self, key: Any, limit: Any, cost: int = 1) -> Decision:
+        return self.ask("peek", self.plan((key, limit, cost)))[0]
+
+    def state(self, key: Any, limit: Any) -> Any:
+        return self.ask("states", self.plan((key, limit, 1)))[1][0]
+
+    def test_admits_the_capacity_and_no_more(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            answers = [self.check(f"k{number}", limit) for _ in range(8)]
+            assert [decision.allowed for decision in answers] == [True] * 5 + [False] * 3, limit
+            assert [decision.limit for decision in answers] == [5] * 8
+            assert [decision.remaining for decision in answers] == [4, 3, 2, 1, 0, 0, 0, 0]
+            assert all(decision.retry_after == 0.0 for decision in answers[:5])
+            assert all(decision.retry_after is not None and decision.retry_after > 0 for decision in answers[5:])
+
+    def test_a_refusal_changes_nothing(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            self.check(f"k{number}", limit, cost=3)
+            before = self.state(f"k{number}", limit)
+            assert not self.check(f"k{number}", limit, cost=3)
+            assert self.state(f"k{number}", limit) == before
+            assert self.check(f"k{number}", limit, cost=2)
+
+    def test_a_peek_takes_nothing(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            assert self.peek(f"k{number}", limit).remaining == 5
+            self.check(f"k{number}", limit, cost=4)
+            for _ in range(2):
+                assert self.peek(f"k{number}", limit).allowed
+                assert not self.peek(f"k{number}", limit, cost=2).allowed
+                assert self.peek(f"k{number}", limit).remaining == 1
+
+    def test_a_cost_above_the_capacity_can_never_pass(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            decision = self.check(f"k{number}", limit, cost=6)
+            assert (decision.allowed, decision.retry_after, decision.remaining) == (False, None, 5)
+            assert self.check(f"k{number}", limit, cost=10**12).retry_after is None
+            assert self.state(f"k{number}", limit) == limit.rule.EMPTY
+
+    def test_several_limits_on_a_key_are_all_or_nothing(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            both = [limit, Limit(3, self.period, algorithm="fixed_window")]
+            if limit == both[1]:
+                continue
+            answers = [self.check(f"k{number}", both) for _ in range(5)]
+            assert [decision.allowed for decision in answers] == [True] * 3 + [False] * 2
+            assert [part.remaining for part in self.peek(f"k{number}", both).parts()] == [2, 0]
+            assert (answers[4].limit, answers[4].remaining) == (3, 0)
+
+    def test_a_plan_is_all_or_nothing(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            roomy, tight = (f"roomy{number}", limit, 1), (f"tight{number}", limit, 5)
+            assert all(self.ask("check", self.plan(roomy, tight)))
+            before = [self.state(key, limit) for key, _, _ in (roomy, tight)]
+            answers = self.ask("check", self.plan(roomy, tight))
+            assert [decision.allowed for decision in answers] == [True, False]
+            assert [decision.remaining for decision in answers] == [4, 0]
+            assert [self.state(key, limit) for key, _, _ in (roomy, tight)] == before
+
+    def test_a_key_twice_in_a_plan_pays_twice(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            twice = self.plan((f"k{number}", limit, 2), (f"k{number}", limit, 2))
+            assert all(self.ask("check", twice))
+            assert self.peek(f"k{number}", limit).remaining == 1
+            assert not all(self.ask("check", twice))
+            assert self.peek(f"k{number}", limit).remaining == 1
+
+    def test_a_refund_gives_back_up_to_the_capacity(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            self.check(f"k{number}", limit, cost=4)
+            decision = self.ask("refund", self.plan((f"k{number}", limit, 3)))[0]
+            assert decision.remaining == self.peek(f"k{number}", limit).remaining == 4
+            self.ask("refund", self.plan((f"k{number}", limit, 100)))
+            self.ask("refund", self.plan((f"new{number}", limit, 1)))
+            for key in (f"k{number}", f"new{number}"):
+                assert self.peek(key, limit).remaining == 5
+                assert self.check(key, limit, cost=5)
+                assert not self.check(key, limit)
+
+    def test_take_takes_what_is_there(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            assert self.ask("take", self.plan((f"k{number}", limit, 3)))[0].remaining == 2
+            assert self.ask("take", self.plan((f"k{number}", limit, 9)))[0].remaining == 0
+            assert not self.check(f"k{number}", limit)
+
+    def test_a_reset_forgets(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            self.check(f"k{number}", limit, cost=5)
+            self.ask("reset", self.plan((f"k{number}", limit, 1)))
+            self.ask("reset", self.plan((f"never seen {number}", limit, 1)))
+            assert self.peek(f"k{number}", limit).remaining == 5
+            assert self.check(f"k{number}", limit, cost=5)
+
+    def test_keys_and_spaces_are_kept_apart(self) -> None:
+        limit = self.limits(1)[0]
+        keys: list[Any] = ["a", b"a", ("a",), (b"a",), ("a", ""), ("", "a"), (1,), ("1",), (("a",),), "a" * 5000, "{a}"]
+        for space in ("one", "two", "o", "ne"):
+            for key in keys:
+                assert self.check(key, limit, space=space), (space, key)
+            for key in keys:
+                assert not self.check(key, limit, space=space), (space, key)
+
+    def test_a_changed_limit_holds_at_once(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            self.check(f"k{number}", limit, cost=5)
+            raised = Limit(9, self.period, algorithm=limit.algorithm, slices=limit.slices)
+            lowered = Limit(2, self.period, algorithm=limit.algorithm, slices=limit.slices)
+            assert self.check(f"k{number}", raised, cost=4)
+            answers = [self.check(f"k{number}", lowered) for _ in range(4)]
+            assert sum(decision.allowed for decision in answers) <= 2
+            refused = answers[-1]
+            assert (refused.allowed, refused.limit, refused.remaining) == (False, 2, 0)
+            exhausted = lowered.rule.decide(lowered.rule.EMPTY, refused.at, lowered, 2)[0]
+            assert refused.retry_after is not None
+            assert refused.retry_after * SECOND <= lowered.rule.reset_after(exhausted, refused.at, lowered)
+
+    def test_a_changed_burst_keeps_what_was_used(self) -> None:
+        for name in BUCKETS:
+            roomy, tight = (Limit(5, self.period, burst=burst, algorithm=name) for burst in (9, 5))
+            assert self.check(name, roomy, cost=8)
+            assert not self.check(name, tight)
+            assert self.check(name, roomy)
+
+    def test_any_limit_may_follow_any_other_under_one_name(self) -> None:
+        for before in self.limits():
+            for after in self.limits():
+                both = parse_limits([before, after])
+                for limit in (before, after, both, Limit(5, "1 hour", algorithm=after.algorithm)):
+                    assert self.check("one key", limit).limit == 5
+
+    def test_threads_get_exactly_the_limit(self) -> None:
+        for number, limit in enumerate(self.limits(50)):
+            assert self.count_admitted(f"k{number}", limit, threads=8, calls=20) == 50
+
+    def count_admitted(self, key: str, limit: Limit | Several, threads: int, calls: int) -> int:
+        admitted: list[int] = []
+        ready = threading.Barrier(threads)
+
+        def run() -> None:
+            ready.wait()
+            admitted.append(sum(bool(self.check(key, limit)) for _ in range(calls)))
+
+        workers = [threading.Thread(target=run) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert len(admitted) == threads
+        return sum(admitted)
+
+
+class TimedStoreContract(StoreContract):
+    """What a store promises over time: for stores that can be put on a FakeClock, ``self.clock``."""
+
+    def make_store(self) -> Any:
+        return MemoryStore(clock=self.clock)
+
+    def setup_method(self) -> None:
+        self.clock = FakeClock(start=1_000_000.0)
+        super().setup_method()
+
+    def test_answers_are_those_of_the_pure_rule_step_by_step(self) -> None:
+        for seed, limit in enumerate(walk_limits()):
+            self.walk(limit, seed, steps=150)
+
+    def walk(self, limit: Limit | Several, seed: int, steps: int) -> None:
+        """Random calls at random times, beside the rule alone: the same states and the same answers."""
+        chance = random.Random(seed)
+        rule, state, key = limit.rule, empty_state(limit), f"walker {seed}"
+        for _ in range(steps):
+            self.clock.move_to(max(0, self.clock.micros + random_step(chance, limit)))
+            now, cost = self.clock.micros, random_cost(chance, limit)
+            if chance.random() < 0.1:
+                at = max(0, now - chance.choice([0, 0, 1, 10**6]))
+                state = rule.refund(state, now, limit, cost, at)
+                self.ask("refund", self.plan((key, limit, cost)), at)
+            else:
+                state, allowed = rule.decide(state, now, limit, cost)
+                decision = self.check(key, limit, cost)
+                assert decision.allowed == allowed
+                assert decision.remaining == rule.remaining(state, now, limit)
+                assert decision.reset_after == rule.reset_after(state, now, limit) / SECOND
+                wait = rule.retry_after(state, now, limit, cost)
+                told = 0.0 if allowed else None if wait is None else wait / SECOND
+                assert decision.retry_after == told
+                assert decision.delay == (rule.delay(state, now, limit, cost) / SECOND if allowed else 0.0)
+            assert live(self.state(key, limit), now, limit) == live(state, now, limit)
+
+    def test_retry_after_is_exact_to_the_microsecond(self) -> None:
+        for number, limit in enumerate([*self.limits(), *walk_limits()]):
+            assert self.check(f"k{number}", limit)
+            if left := self.peek(f"k{number}", limit).remaining:
+                assert self.check(f"k{number}", limit, cost=left)
+            wait = self.check(f"k{number}", limit).retry_after
+            assert wait is not None
+            began = self.clock.micros
+            self.clock.move_to(began + round(wait * SECOND) - 1)
+            assert not self.peek(f"k{number}", limit)
+            self.clock.move_to(began + round(wait * SECOND))
+            assert self.check(f"k{number}", limit)
+
+    def test_a_clock_that_steps_back_neither_grants_nor_locks_out(self) -> None:
+        for number, limit in enumerate(self.limits(3)):
+            key, began = f"k{number}", self.clock.micros
+            self.clock.move_to(began + 3 * limit.micros)
+            assert self.check(key, limit, cost=3)
+            self.clock.move_to(began)
+            assert not self.check(key, limit)
+            again = self.check(key, limit)
+            assert not again
+            assert again.reset_after * SECOND <= 2 * limit.micros
+            self.clock.move_to(began + round(again.reset_after * SECOND))
+            assert self.check(key, limit, cost=3), limit
+
+
+def walk_limits() -> list[Limit | Several]:
+    """Limits whose numbers are awkward: odd rates, fractions of a microsecond, small and large bursts."""
+    found: list[Limit | Several] = []
+    for name in ALGORITHMS:
+        found += [Limit.parse(text, name) for text in ("7 per 3 seconds", "3/second", "5 per 7 microseconds")]
+        if name in BUCKETS:
+            found += [Limit.parse(text, name) for text in ("10/second burst 3", "1/day burst 9", "999983/minute")]
+    found += [Limit.parse(f"99999999977/day {name}") for name in ("fixed_window", "sliding_window")]
+    found += [Limit.parse(f"20 per 3 seconds sliding_window slices {slices}") for slices in (2, 3, 7, 100)]
+    found.append(parse_limits(["3/second", "7 per 3 seconds sliding_log", "20/minute sliding_window"]))
+    found.append(parse_limits([f"{count}/second {name}" for count, name in enumerate(ALGORITHMS, start=3)]))
+    return found
+
+
+def parts(limit: Limit | Several) -> tuple[Limit, ...]:
+    return limit.limits if isinstance(limit, Several) else (limit,)
+
+
+def random_step(chance: random.Random, limit: Limit | Several) -> int:
+    """Mostly forward by about a share of the period, at times by nothing, far, or back."""
+    micros = min(part.micros for part in parts(limit))
+    kind = chance.random()
+    if kind < 0.25:
+        return 0
+    if kind < 0.85:
+        return chance.randrange(micros // 5 + 2)
+    if kind < 0.95:
+        return chance.randrange(3 * micros)
+    return -chance.randrange(2 * micros)
+
+
+def random_cost(chance: random.Random, limit: Limit | Several) -> int:
+    capacity = min(part.capacity for part in parts(limit))
+    return chance.choice([1, 1, 1, 1, 2, chance.randint(1, capacity), capacity, capacity + 1])
+
+
+def live(state: Any, now: int, limit: Limit | Several) -> Any:
+    """A state without what no longer counts: stores may forget that sooner or later."""
+    if isinstance(limit, Several):
+        return tuple([live(own, now, part) for own, part in zip(state, limit.limits, strict=True)])
+    if not limit.rule.debt(state, now, limit):
+        return limit.rule.EMPTY
+    if isinstance(state, tuple):
+        return tuple([instant for instant in state if instant > now - limit.micros])
+    return state

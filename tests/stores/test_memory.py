@@ -1,0 +1,5 @@
+from ratekeeper.testing import TimedStoreContract
+
+
+class TestMemoryStore(TimedStoreContract):
+    pass
