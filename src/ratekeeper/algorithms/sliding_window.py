@@ -35,19 +35,20 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     slices = limit.slices
     width = limit.micros
     bits = FIELD * slices
-    position = now * slices
-    newest = position // width
-    counters = state & ((1 << bits + FIELD) - 1)
-    passed = newest - (state >> bits + FIELD)
+    top = bits + FIELD
+    newest = now * slices // width
+    counters = state & ((1 << top) - 1)
+    passed = newest - (state >> top)
     if passed > 0:
-        counters = counters << FIELD * passed & ((1 << bits + FIELD) - 1) if passed <= slices else 0
+        counters = counters << FIELD * passed & ((1 << top) - 1) if passed <= slices else 0
     elif passed < 0:  # the clock stepped back: what was counted counts in the present
-        state = newest << bits + FIELD | counters
+        state = newest << top | counters
+    oldest = counters >> bits
     # The sum of a number's digits in base MASK + 1 is that number modulo MASK.
-    room = limit.count - cost - (counters & ((1 << bits) - 1)) % MASK
-    if room < 0 or (counters >> bits) * ((newest + 1) * width - position) > room * width:
+    room = limit.count - cost - (counters - (oldest << bits)) % MASK
+    if room < 0 or (oldest and oldest * ((newest + 1) * width - now * slices) > room * width):
         return state, False
-    return newest << bits + FIELD | counters + cost, True
+    return newest << top | counters + cost, True
 
 
 def unpack(state: int, now: int, limit: Limit) -> tuple[int, list[int]]:

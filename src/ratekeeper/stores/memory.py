@@ -41,10 +41,11 @@ ODDS = 6364136223846793005  # a full-period multiplier modulo 2^64
 class MemoryTable:
     """The states of one limit, or of several that are decided as one."""
 
-    __slots__ = ("empty", "hand", "keys", "limit", "lock", "max_keys", "nanos", "odds", "states")
+    __slots__ = ("decide", "empty", "hand", "keys", "limit", "lock", "max_keys", "nanos", "odds", "states")
 
     def __init__(self, limit: Limit | Several, shelf: Shelf, lock: LockType, clock: Clock, max_keys: int) -> None:
         self.limit = limit
+        self.decide = limit.rule.decide
         self.states, self.keys = shelf
         self.lock = lock
         self.nanos = clock.nanos
@@ -67,7 +68,7 @@ class MemoryTable:
             except KeyError:
                 return self.check_new(key, cost)
             now = self.nanos() // 1000
-            new, allowed = limit.rule.decide(state, now, limit, cost)
+            new, allowed = self.decide(state, now, limit, cost)
             if new is state:
                 break
             with self.lock:
