@@ -117,9 +117,9 @@ class Limit(Frozen):
         if slices != 1 and algorithm != "sliding_window":
             raise InvalidLimit(f"{place}: expected slices with sliding_window only, got {algorithm}.")
         capacity = count if burst is None else burst
-        unit, drain = ticks(place, count, micros, capacity) if algorithm in BUCKETS else (1, 1)
         if count > MOST_DRAIN * micros:
             raise InvalidLimit(f"{place}: expected at most {MOST_DRAIN:,} per microsecond, got {count:,} per {micros}.")
+        unit, drain = ticks(place, count, micros, capacity) if algorithm in BUCKETS else (1, 1)
         self.fix(
             count=count,
             micros=micros,
@@ -278,22 +278,16 @@ def fraction_above(numerator: int, denominator: int, most: int) -> tuple[int, in
     """The least fraction not below ``numerator / denominator`` whose denominator is at most ``most``."""
     low, low_of = numerator // denominator, 1
     high, high_of = low + 1, 1
-    if low * denominator == numerator:
-        return low, 1
-    while high_of + low_of <= most:
-        # How often the upper bound may be added to the lower one before it passes the number, and back.
-        steps = (numerator * low_of - denominator * low) // (denominator * high - numerator * high_of)
-        steps = min(steps, (most - low_of) // high_of)
-        low, low_of = low + steps * high, low_of + steps * high_of
-        gap = numerator * low_of - denominator * low
-        if not gap:
-            return low, low_of
-        if high_of + low_of > most:
-            break
-        steps = (denominator * high - numerator * high_of) // gap
-        steps = min(steps, (most - high_of) // low_of)
-        high, high_of = high + steps * low, high_of + steps * low_of
-    return high, high_of
+    below = numerator - denominator * low  # how far the number lies above the lower bound, and below the upper one
+    above = denominator * high - numerator
+    while below and above and high_of + low_of <= most:
+        # Add the upper bound to the lower one as often as that stays below the number, then the other way round.
+        steps = min(below // above, (most - low_of) // high_of)
+        low, low_of, below = low + steps * high, low_of + steps * high_of, below - steps * above
+        if below:
+            steps = min(above // below, (most - high_of) // low_of)
+            high, high_of, above = high + steps * low, high_of + steps * low_of, above - steps * below
+    return (high, high_of) if below else (low, low_of)
 
 
 class Several(Frozen):

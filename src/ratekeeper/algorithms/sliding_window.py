@@ -41,7 +41,8 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     passed = newest - (state >> top)
     if passed > 0:
         counters = counters << FIELD * passed & ((1 << top) - 1) if passed <= slices else 0
-    elif passed < 0:  # the clock stepped back: what was counted counts in the present
+    elif passed < 0:  # the clock stepped back: all that was counted counts in the present slice
+        counters = min(limit.count, counters % MASK)
         state = newest << top | counters
     oldest = counters >> bits
     # The sum of a number's digits in base MASK + 1 is that number modulo MASK.
@@ -56,7 +57,9 @@ def unpack(state: int, now: int, limit: Limit) -> tuple[int, list[int]]:
     newest = now * limit.slices // limit.micros
     stored = state >> FIELD * (limit.slices + 1)
     counters = [state >> FIELD * age & MASK for age in range(limit.slices + 1)]
-    passed = min(max(0, newest - stored), len(counters))
+    if stored > newest:
+        return newest, [min(limit.count, sum(counters))] + [0] * limit.slices
+    passed = min(newest - stored, len(counters))
     return newest, [0] * passed + counters[: len(counters) - passed]
 
 
