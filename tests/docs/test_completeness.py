@@ -1,0 +1,113 @@
+"""What exists is documented, what is documented exists, and pages find each other."""
+
+import inspect
+import re
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ratekeeper
+from ratekeeper import errors
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.units import SPELLINGS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.M)
+CODE = re.compile(r"^ *```.*?^ *```", re.M | re.S)
+
+
+def prose(page: Path) -> str:
+    return CODE.sub("", page.read_text("utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in HEADING.findall(prose(page))
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.name} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(found), f"{page.name} links to {target}, which has no such heading"
+
+
+@pytest.mark.parametrize(
+    "folder", [DOCS, *(path for path in DOCS.rglob("*") if path.is_dir())], ids=lambda path: path.name
+)
+def test_the_navigation_lists_every_page(folder: Path) -> None:
+    """A folder without a `.nav.yml` lists all its pages by itself."""
+    nav = folder / ".nav.yml"
+    if not nav.exists():
+        return
+    entries = yaml.safe_load(nav.read_text("utf-8"))["nav"]
+    patterns = [entry.get("glob", "") if isinstance(entry, dict) else entry for entry in entries]
+    for page in sorted(folder.glob("*.md")):
+        assert any(fnmatch(page.name, pattern) for pattern in patterns), f"{page.name} is not in {nav}"
+    for pattern in patterns:
+        optional = {"glob": pattern, "ignore_no_matches": True} in entries or pattern == "*"
+        assert optional or list(folder.glob(pattern)), f"{nav} lists {pattern}, which is not there"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_a_page_a_picture_a_row_and_a_test(name: str) -> None:
+    assert (ROOT / "tests" / "algorithms" / f"test_{name}.py").is_file()
+    page = (DOCS / "algorithms" / f"{name}.md").read_text("utf-8")
+    assert f"](../pictures/{name}.svg)" in page
+    assert (DOCS / "pictures" / f"{name}.svg").is_file()
+    assert f'--8<-- "src/ratekeeper/algorithms/{name}.py"' in page
+    for heading in ("What it does", "Worked numbers", "The guarantee", "When to use it", "When not"):
+        assert f"\n## {heading}\n" in page
+    which = (DOCS / "algorithms" / "which.md").read_text("utf-8")
+    assert f"\n| [`{name}`]({name}.md) |" in which
+
+
+def test_every_public_name_is_documented() -> None:
+    page = (DOCS / "reference" / "api.md").read_text("utf-8")
+    for name in ratekeeper.__all__:
+        assert f"\n## {name}\n" in page or f"[`{name}`](errors.md#{name.lower()})" in page, name
+
+
+def test_every_error_is_documented_with_its_parents() -> None:
+    page = (DOCS / "reference" / "errors.md").read_text("utf-8")
+    found = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
+    assert len(found) >= 9
+    for error in found:
+        assert f"\n## {error.__name__}\n" in page, f"docs/reference/errors.md: expected a heading '{error.__name__}'"
+        row = re.search(rf"^\| \[`{error.__name__}`\]\(#{error.__name__.lower()}\) \| (.*?) \|", page, re.M)
+        assert row, error
+        for parent in row[1].replace("`", "").split(", "):
+            assert parent in [base.__name__ for base in error.__mro__[1:]], f"{error.__name__} is no {parent}"
+
+
+def test_every_spelling_of_a_unit_is_documented() -> None:
+    page = (DOCS / "reference" / "limits.md").read_text("utf-8")
+    for word in SPELLINGS:
+        assert f"`{word}`" in page
+
+
+@pytest.mark.parametrize("script", ["write-reference", "draw-pictures"])
+def test_what_is_generated_is_up_to_date(script: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_sentence_a_line_is_kept_short_enough_to_read() -> None:
+    for page in sorted(DOCS.rglob("*.md")):
+        for line in prose(page).splitlines():
+            if not line.startswith(("|", "#", "!", "<")):
+                assert len(line) <= 400, f"{page.name}: {line[:80]}…"
