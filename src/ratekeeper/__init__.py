@@ -17,6 +17,7 @@ from ratekeeper.errors import (
     InvalidStore,
     LimitExceeded,
     RatekeeperError,
+    StoreUnavailable,
 )
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.model import Decision, Limit, Verdict
@@ -39,5 +40,6 @@ __all__ = [
     "Limiter",
     "MemoryStore",
     "RatekeeperError",
+    "StoreUnavailable",
     "Verdict",
 ]

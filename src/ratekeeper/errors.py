@@ -6,6 +6,7 @@ RatekeeperError
 │   ├── InvalidKey          an empty key, or one that is not text, bytes or a tuple of them
 │   ├── InvalidCost         a cost that is not a whole number of at least 1
 │   └── InvalidStore        a store that is unknown, or cannot do what was asked of it
+├── StoreUnavailable        the store gave no answer in time; limiters turn it into what on_store_error says
 ├── LimitExceeded           raised by decorators and reservations only: elsewhere a refusal is a value
 ├── AlreadySettled          a reservation was settled twice
 └── Closed                  the limiter was closed
@@ -61,6 +62,20 @@ class LimitExceeded(RatekeeperError):
         else:
             advice = f"limit of {decision.limit} reached. Try again in {decision.retry_after:.6g} s."
         super().__init__(f"{name}: {advice}" if name else advice[0].upper() + advice[1:])
+
+
+class StoreUnavailable(RatekeeperError):
+    """The store gave no answer in time, or one that is no answer.
+
+    ``charged`` is False where the store certainly took nothing, None where nobody can know: a reply was lost.
+    ``why`` says what happened, and ``store`` where, without password.
+    """
+
+    def __init__(self, store: str, why: str, charged: bool | None = False) -> None:
+        self.store = store
+        self.why = why
+        self.charged = charged
+        super().__init__(f"{store}: {why}")
 
 
 class AlreadySettled(RatekeeperError, RuntimeError):

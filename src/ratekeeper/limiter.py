@@ -45,7 +45,7 @@ class Front:
         self.name = name or str(self.limits)
         self.owns_store = isinstance(store, str)
         if isinstance(store, str):
-            self.store = open_store(store, clock=clock, max_keys=max_keys)
+            self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self.asynchronous)
         elif clock is not None or max_keys is not None:
             raise InvalidStore(
                 "store: expected clock and max_keys to be given to the store itself, got them beside it."

@@ -11,7 +11,7 @@ from ratekeeper.stores.memory import MAX_KEYS, MemoryStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from ratekeeper.clock import Clock
     from ratekeeper.model import Decision, Limit, Plan, Several, State
@@ -31,12 +31,25 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-SCHEMES = ("memory",)
+REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+SCHEMES = ("memory", *REMOTE)
 
 
-def open_store(url: str, *, clock: Clock | None = None, max_keys: int | None = None) -> Store:
-    """The store of a URL such as ``memory://`` or ``memory://?max_keys=10000``."""
+def open_store(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    max_keys: int | None = None,
+    asynchronous: bool = False,
+    **options: Any,
+) -> Store:
+    """The store of a URL such as ``memory://`` or ``redis://localhost:6379/0``; for a loop if ``asynchronous``.
+
+    ``options`` are for stores elsewhere, which can fail (see RedisStore); one in this process needs none of them.
+    """
     scheme, found, rest = url.partition("://")
+    if found and scheme in REMOTE:
+        return open_remote(url, clock, max_keys, asynchronous, options)
     if not found or scheme not in SCHEMES:
         raise InvalidStore(
             f"store: expected a URL such as 'memory://', got {shown(url.partition('@')[0])}."
@@ -51,3 +64,25 @@ def open_store(url: str, *, clock: Clock | None = None, max_keys: int | None = N
             raise InvalidStore(f"store {shown(url)}: expected max_keys=NUMBER after '?', got {shown(pair)}.")
         max_keys = int(value) if max_keys is None else max_keys
     return MemoryStore(clock=clock, max_keys=MAX_KEYS if max_keys is None else max_keys)
+
+
+def open_remote(
+    url: str, clock: Clock | None, max_keys: int | None, asynchronous: bool, options: dict[str, Any]
+) -> Store:
+    scheme = url.partition("://")[0]
+    if max_keys is not None:
+        raise InvalidStore(f"store {scheme}://: expected no max_keys, as keys there expire by themselves.")
+    remote: Any
+    try:
+        if asynchronous:
+            from ratekeeper.stores.aredis import AsyncRedisStore
+
+            remote = AsyncRedisStore(url, clock=clock, **options)
+        else:
+            from ratekeeper.stores.redis import RedisStore
+
+            remote = RedisStore(url, clock=clock, **options)
+    except ImportError as error:
+        advice = "Run: pip install 'ratekeeper[redis]'"
+        raise InvalidStore(f"store {scheme}://: expected hiredis to be installed, got {error}. {advice}") from error
+    return remote

@@ -1,0 +1,41 @@
+-- Twin of fixed_window.py: the same names in the same order, no redis.call, whole numbers below 2^53.
+--
+-- state  >I8I8  window, used; '' is EMPTY
+-- limit  >I8I8  micros, count
+
+local pack, unpack = struct.pack, struct.unpack
+
+local function decide(state, now, limit, cost)
+  local micros, count = unpack('>I8I8', limit)
+  local window = (now - now % micros) / micros
+  local used = 0
+  if state ~= '' then
+    local stored, before = unpack('>I8I8', state)
+    if stored >= window then
+      used = before
+      if stored > window then -- the clock stepped back: what was used counts in the present window
+        state = pack('>I8I8', window, used)
+      end
+    end
+  end
+  used = used + cost
+  if used > count then
+    return state, false
+  end
+  return pack('>I8I8', window, used), true
+end
+
+local function refund(state, now, limit, cost, at)
+  local micros = unpack('>I8I8', limit)
+  local window = (now - now % micros) / micros
+  local stored, used = 0, 0
+  if state ~= '' then
+    stored, used = unpack('>I8I8', state)
+  end
+  if stored < window or used == 0 or (at - at % micros) / micros ~= window then
+    return state
+  end
+  return pack('>I8I8', window, math.max(0, used - cost))
+end
+
+return decide, refund

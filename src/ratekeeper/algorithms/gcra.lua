@@ -1,0 +1,60 @@
+-- Twin of gcra.py: the same names in the same order, no redis.call, whole numbers below 2^53.
+--
+-- An instant in ticks may pass 2^53, so it is kept in two digits: whole microseconds, and the ticks left over
+-- (0 .. drain - 1).  a % b is exact for whole numbers below 2^53, and so is (a - a % b) / b.
+--
+-- state  >I8I4        tat, rest; '' is EMPTY
+-- limit  >I4I8I4I8I4  drain; unit and full in two digits each
+
+local pack, unpack = struct.pack, struct.unpack
+
+local function decide(state, now, limit, cost)
+  local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
+  local horizon = now + full
+  local tat, rest = now, 0
+  if state ~= '' then
+    tat, rest = unpack('>I8I4', state)
+    if tat < now then
+      tat, rest = now, 0
+    elseif tat > horizon or tat == horizon and rest > full_rest then
+      -- the clock stepped back, or the burst was lowered: never owe more than a burst
+      tat, rest = horizon, full_rest
+      state = pack('>I8I4', tat, rest)
+    end
+  end
+  local ticks = rest + cost * unit_rest
+  rest = ticks % drain
+  tat = tat + cost * unit + (ticks - rest) / drain
+  if tat > horizon or tat == horizon and rest > full_rest then
+    return state, false
+  end
+  return pack('>I8I4', tat, rest), true
+end
+
+local function refund(state, now, limit, cost, at)
+  local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
+  local owed, rest = -1, 0
+  if state ~= '' then
+    owed, rest = unpack('>I8I4', state)
+    owed = owed - now
+  end
+  if owed < 0 or owed == 0 and rest == 0 then
+    return ''
+  end
+  if owed > full or owed == full and rest > full_rest then
+    owed, rest = full, full_rest
+  end
+  local ticks = cost * unit_rest
+  local back_rest = ticks % drain
+  owed = owed - cost * unit - (ticks - back_rest) / drain
+  rest = rest - back_rest
+  if rest < 0 then
+    owed, rest = owed - 1, rest + drain
+  end
+  if owed < 0 then
+    owed, rest = 0, 0
+  end
+  return pack('>I8I4', now + owed, rest)
+end
+
+return decide, refund

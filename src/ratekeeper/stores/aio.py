@@ -1,0 +1,294 @@
+"""An event loop's way to one server: all requests of one turn of the loop travel in one command.
+
+A lone caller waits for no timer: what is asked in this turn is sent at its end.  One timer for all that is under way
+watches the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from hiredis import HiredisError, Reader, ReplyError
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.breaker import Breaker
+from ratekeeper.stores.flight import Flight, Handshake, log, spoken
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.stores.codec import AnyRequest
+    from ratekeeper.stores.script import Script
+    from ratekeeper.stores.settings import Address, Settings
+
+CONNECT_FOR = 1.0  # seconds, in the background
+MOST = 64  # requests of one command
+
+
+class Wire(asyncio.Protocol):
+    """A connection: hands each reply, in order, to ``receive``."""
+
+    def __init__(self, receive: Callable[[Any], None], lost: Callable[[Wire, str], None]) -> None:
+        self.reader = Reader()
+        self.receive = receive
+        self.lost = lost
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, part: bytes) -> None:
+        reader = self.reader
+        try:
+            reader.feed(part)
+            while (reply := reader.gets()) is not False:
+                self.receive(reply)
+        except HiredisError as error:
+            self.lost(self, f"spoke another protocol ({error})")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost(self, f"lost the connection ({error or 'closed by the server'})")
+
+    def close(self) -> None:
+        self.lost = lambda wire, why: None
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class AsyncLink:
+    """One server for one event loop, found by ``find`` at each new connection."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        script: Script,
+        find: Callable[[], Awaitable[Address]],
+        name: str,
+        clock: Clock,
+        gives_time: bool,
+        trouble: Callable[[AsyncLink, Flight, Exception], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.script = script
+        self.find = find
+        self.name = name
+        self.clock = clock
+        self.gives_time = gives_time
+        self.trouble = trouble
+        self.breaker = Breaker()
+        self.address: Address = ("", 0)
+        self.wire: Wire | None = None
+        self.attempt: asyncio.Task[None] | None = None
+        self.pending: list[AnyRequest] = []
+        self.since = 0.0
+        self.waiting: list[Flight] = []  # to be sent again, on the next connection
+        self.in_flight: deque[Flight | None] = deque()  # None: a reply that nobody waits for
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_closed = False
+
+    def ask(self, request: AnyRequest) -> asyncio.Future[Any]:
+        """The future answer to ``request``; raises StoreUnavailable at once while the breaker is open."""
+        if self.breaker.is_open:
+            if self.breaker.is_due(self.loop.time()):
+                self.reach()
+            raise StoreUnavailable(self.name, self.breaker.why)
+        future = self.loop.create_future()
+        request.future = future
+        self.pending.append(request)
+        many = len(self.pending)
+        if many == 1:
+            self.since = self.loop.time()
+            self.loop.call_soon(self.flush)
+            if self.timer is None:
+                self.timer = self.loop.call_at(self.since + self.settings.deadline, self.expire)
+        elif many == MOST:
+            self.flush()
+        return future
+
+    def flush(self) -> None:
+        if not self.pending:
+            return
+        if self.wire is None:
+            self.reach()
+            return
+        # Whoever was cancelled before it was sent is not charged.
+        requests = [request for request in self.pending if not request.future.done()]
+        self.pending = []
+        if self.settings.is_cluster:
+            self.send([Flight([request], self.since) for request in requests])
+        else:
+            self.send([Flight(requests[at : at + MOST], self.since) for at in range(0, len(requests), MOST)])
+
+    def send(self, flights: list[Flight]) -> None:
+        """Put flights on the wire, or first in line for it."""
+        if self.wire is None:
+            self.waiting += flights
+            self.reach()
+            return
+        parts = []
+        for flight in flights:
+            if flight.asking:
+                self.in_flight.append(None)
+            self.in_flight.append(flight)
+            parts.append(flight.payload(self.script, self.clock, self.gives_time))
+        self.wire.transport.write(b"".join(parts))  # type: ignore[union-attr]
+        if flights and self.timer is None:
+            self.timer = self.loop.call_at(flights[0].since + self.settings.deadline, self.expire)
+
+    def receive(self, reply: Any) -> None:
+        flight = self.in_flight.popleft()
+        if flight is None:
+            return
+        if isinstance(reply, ReplyError):
+            self.trouble(self, flight, reply)
+        else:
+            flight.land(reply)
+
+    def expire(self) -> None:
+        """Fail what is past its deadline; else come back when the oldest would be."""
+        self.timer = None
+        ages = [flight.since for flight in (*self.waiting, *self.in_flight) if flight is not None]
+        if self.pending:
+            ages.append(self.since)
+        if not ages:
+            return
+        due = min(ages) + self.settings.deadline
+        if due > self.loop.time() + 0.0005:
+            self.timer = self.loop.call_at(due, self.expire)
+            return
+        limit = f"{self.settings.deadline * 1000:g} ms"
+        self.down(f"gave no answer in {limit}" if self.in_flight else f"could not be reached within {limit}")
+
+    def lost(self, wire: Wire, why: str) -> None:
+        if wire is not self.wire:
+            return
+        if self.in_flight or self.pending:
+            self.down(why)
+        else:
+            self.wire = None  # an idle connection was closed: no harm done
+
+    def down(self, why: str) -> None:
+        """Open the breaker and fail all that is under way: what was sent may have been charged."""
+        if self.breaker.trip(self.loop.time(), why):
+            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+        self.drop(why)
+
+    def drop(self, why: str) -> None:
+        wire, self.wire = self.wire, None
+        if wire is not None:
+            wire.close()
+        flights = [flight for flight in self.in_flight if flight is not None]
+        self.in_flight.clear()
+        waiting = [*self.waiting, Flight(self.pending, 0.0)]
+        self.waiting, self.pending = [], []
+        for flight in flights:
+            flight.fail(StoreUnavailable(self.name, why, charged=None))
+        for flight in waiting:
+            flight.fail(StoreUnavailable(self.name, why))
+
+    def renew(self) -> None:
+        """Leave this connection for a new one; what is on its way there is answered or fails."""
+        if self.wire is not None and not self.in_flight:
+            self.wire.close()
+            self.wire = None
+
+    def reach(self) -> None:
+        """Start to connect, unless that is under way."""
+        if self.attempt is None and not self.is_closed:
+            self.attempt = self.loop.create_task(self.connect())
+
+    async def connect(self) -> None:
+        wire = None
+        try:
+            async with asyncio.timeout(CONNECT_FOR):
+                self.address = await self.find()
+                wire = await open_wire(self.address, self.settings, self.receive, self.lost)
+                handshake = Handshake(self.settings, self.script)
+                handshake.judge(await converse(wire, handshake.payload, handshake.replies))
+        except (OSError, HiredisError, TimeoutError, StoreUnavailable) as error:
+            if wire is not None:
+                wire.close()
+            self.attempt = None
+            why = f"could not be reached ({str(error) or 'no answer'})"
+            self.down(error.why if isinstance(error, StoreUnavailable) else why)
+        except BaseException:
+            if wire is not None:
+                wire.close()
+            self.attempt = None
+            raise
+        else:
+            self.attempt = None
+            self.wire = wire
+            if self.breaker.close():
+                log.info("%s: answers again", self.name)
+            waiting, self.waiting = self.waiting, []
+            self.send(waiting)
+            self.flush()
+
+    def close(self) -> None:
+        self.is_closed = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.attempt is not None:
+            self.attempt.cancel()
+        self.drop("was closed")
+
+
+async def open_wire(
+    address: Address, settings: Settings, receive: Callable[[Any], None], lost: Callable[[Wire, str], None]
+) -> Wire:
+    loop = asyncio.get_running_loop()
+    wire = Wire(receive, lost)
+    if settings.scheme == "unix":
+        await loop.create_unix_connection(lambda: wire, address[0])
+    else:
+        await loop.create_connection(lambda: wire, *address, ssl=settings.tls)
+    return wire
+
+
+async def converse(wire: Wire, payload: bytes, replies: int) -> list[Any]:
+    """Send ``payload`` and gather its replies: for the first words, before requests take over."""
+    found: list[Any] = []
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    receive, lost = wire.receive, wire.lost
+
+    def gather(reply: Any) -> None:
+        found.append(reply)
+        if len(found) == replies and not done.done():
+            done.set_result(None)
+
+    def end(wire: Wire, why: str) -> None:
+        if not done.done():
+            done.set_exception(ConnectionResetError(why))
+
+    wire.receive, wire.lost = gather, end
+    wire.transport.write(payload)  # type: ignore[union-attr]
+    try:
+        await done
+    finally:
+        wire.receive, wire.lost = receive, lost
+    return found
+
+
+async def ask_once(address: Address, settings: Settings, *words: bytes) -> Any:
+    """One question on a connection of its own: to sentinels, and for the map of a cluster."""
+    wire = await open_wire(address, settings, lambda reply: None, lambda wire, why: None)
+    try:
+        payload, replies = b"", 0
+        user, password = settings.username, settings.password
+        if settings.service:
+            user, password = settings.sentinel_username, settings.sentinel_password
+        if password:
+            payload, replies = spoken(b"AUTH", *([user.encode()] if user else []), password.encode()), 1
+        reply = (await converse(wire, payload + spoken(*words), replies + 1))[-1]
+    finally:
+        wire.close()
+    if isinstance(reply, ReplyError):
+        raise StoreUnavailable(settings.shown, f"refused {words[0].decode()}: {reply}")
+    return reply

@@ -1,0 +1,207 @@
+"""RedisStore for event loops: the same answers, to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ratekeeper.clock import MONOTONIC
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.aio import AsyncLink, ask_once
+from ratekeeper.stores.books import Books
+from ratekeeper.stores.cluster import Slots, slot_of
+from ratekeeper.stores.flight import judge
+from ratekeeper.stores.script import compose
+from ratekeeper.stores.settings import Settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import Any
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.model import Decision, Plan, State
+    from ratekeeper.stores.books import Errand
+    from ratekeeper.stores.codec import AnyRequest
+    from ratekeeper.stores.flight import Flight
+    from ratekeeper.stores.script import Script
+    from ratekeeper.stores.settings import Address
+
+PAUSE = 0.002  # seconds before a slot on the move is asked again
+
+
+class AsyncRedisStore:
+    """State on Redis or Valkey, for event loops; see RedisStore."""
+
+    blocking = True
+
+    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+        self.settings = Settings(url, **options)
+        self.clock = MONOTONIC if clock is None else clock
+        self.gives_time = clock is not None
+        self.script = compose(given_time=self.gives_time)
+        self.books = Books(self.settings, self.gives_time)
+        self.offices: dict[int, Office] = {}
+
+    def check(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
+        """Take every cost of the plan, or none."""
+        request = self.books.check_one(plan)
+        if request is not None and not self.settings.is_cluster:
+            return self.office().home.ask(request)
+        return self.run(self.books.errand("check", plan))
+
+    def peek(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
+        return self.run(self.books.errand("peek", plan))
+
+    def take(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
+        """Take of each cost what is there, up to all of it: to charge for what has been used already."""
+        return self.run(self.books.errand("take", plan))
+
+    def refund(self, plan: Plan, at: int | None = None) -> Awaitable[tuple[Decision, ...]]:
+        """Give each cost, taken at the instant ``at``, back: never above the capacity."""
+        return self.run(self.books.errand("refund", plan, at))
+
+    def reset(self, plan: Plan) -> Awaitable[None]:
+        """Forget what the plan's keys used."""
+        return self.run(self.books.errand("reset", plan))
+
+    def states(self, plan: Plan) -> Awaitable[tuple[int, tuple[State, ...]]]:
+        """Now, and the state of each check: to foresee a wait."""
+        return self.run(self.books.errand("states", plan))
+
+    async def close(self) -> None:
+        office = self.offices.pop(id(asyncio.get_running_loop()), None)
+        if office is not None:
+            office.close()
+            await asyncio.sleep(0)  # let the transports go
+
+    def office(self) -> Office:
+        """What belongs to the running loop: connections cannot be shared between loops."""
+        loop = asyncio.get_running_loop()
+        found = self.offices.get(id(loop))
+        if found is None or found.loop is not loop:
+            self.offices = {key: office for key, office in self.offices.items() if not office.loop.is_closed()}
+            found = self.offices[id(loop)] = Office(self.settings, self.script, self.clock, self.gives_time)
+        return found
+
+    async def run(self, errand: Errand) -> Any:
+        office = self.office()
+        answers: list[Any] | None = None
+        while True:
+            try:
+                requests = errand.send(answers)  # type: ignore[arg-type]
+            except StopIteration as done:
+                return done.value
+            futures = [await office.ask(request) for request in requests]
+            # Not cancelled halfway: what was taken of a plan in several slots must be settled.
+            waiting = asyncio.gather(*futures, return_exceptions=True)
+            answers = await (waiting if len(requests) == 1 else asyncio.shield(waiting))
+            for answer in answers:
+                if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
+                    raise answer
+
+
+class Office:
+    """The connections of one event loop."""
+
+    def __init__(self, settings: Settings, script: Script, clock: Clock, gives_time: bool) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.script = script
+        self.clock = clock
+        self.gives_time = gives_time
+        self.slots = Slots(settings.addresses)
+        self.learning: asyncio.Task[None] | None = None
+        self.links: dict[Address, AsyncLink] = {}
+        if not settings.is_cluster:
+            self.home = self.link_to(settings.addresses[0])
+
+    async def ask(self, request: AnyRequest) -> asyncio.Future[Any]:
+        """The future answer: sent, but not waited for, so that several travel side by side."""
+        try:
+            return (self.home if not self.settings.is_cluster else await self.link_for(request)).ask(request)
+        except StoreUnavailable as error:
+            failed: asyncio.Future[Any] = self.loop.create_future()
+            failed.set_exception(error)
+            return failed
+
+    def link_to(self, address: Address) -> AsyncLink:
+        found = self.links.get(address)
+        if found is None:
+            name = self.settings.shown if not self.settings.is_cluster else f"redis://{address[0]}:{address[1]}"
+
+            async def stay() -> Address:
+                return address
+
+            find = self.find_master if self.settings.service else stay
+            link = AsyncLink(self.settings, self.script, find, name, self.clock, self.gives_time, self.trouble)
+            found = self.links[address] = link
+        return found
+
+    async def link_for(self, request: AnyRequest) -> AsyncLink:
+        """The link to the server of a cluster that has the request's keys."""
+        slot = slot_of(request.keys)
+        place = self.slots.masters.get(slot)
+        if place is None:
+            if self.learning is None:
+                self.learning = self.loop.create_task(self.learn_slots())
+            try:
+                await asyncio.wait_for(asyncio.shield(self.learning), self.settings.deadline)
+            except TimeoutError:
+                raise StoreUnavailable(self.settings.shown, "did not tell in time who serves what") from None
+            place = self.slots.masters.get(slot)
+            if place is None:
+                raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
+        return self.link_to(place)
+
+    async def learn_slots(self) -> None:
+        why = ""
+        try:
+            for place in self.slots.places():
+                try:
+                    self.slots.learn(await ask_once(place, self.settings, b"CLUSTER", b"SLOTS"), place)
+                except (OSError, StoreUnavailable) as error:
+                    why = str(error)
+                else:
+                    return
+        finally:
+            self.learning = None
+        raise StoreUnavailable(self.settings.shown, f"could not learn who serves what ({why})")
+
+    async def find_master(self) -> Address:
+        """Ask the sentinels, one after the other, who the master is."""
+        why = ""
+        for place in self.settings.addresses:
+            try:
+                words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self.settings.service.encode())
+                reply = await ask_once(place, self.settings, *words)
+            except (OSError, StoreUnavailable) as error:
+                why = str(error)
+                continue
+            if reply:
+                return reply[0].decode(), int(reply[1])
+            why = f"no sentinel knows the service {self.settings.service!r}"
+        raise StoreUnavailable(self.settings.shown, f"could not find the master ({why})")
+
+    def trouble(self, link: AsyncLink, flight: Flight, error: Exception) -> None:
+        """An error reply: send again what was not executed, within the deadline."""
+        action, slot, place = judge(flight, error, link.address)
+        if action == "again" and self.loop.time() + PAUSE < flight.since + self.settings.deadline:
+            self.loop.call_later(PAUSE, link.send, [flight])
+        elif action == "evaluate":
+            link.send([flight])
+        elif action == "elsewhere":
+            if not flight.asking:
+                self.slots.moved(slot, place)
+            self.link_to(place).send([flight])
+        elif action == "anew":
+            link.renew()
+            link.send([flight])
+        else:
+            charged = None if action == "unknown" else False
+            flight.fail(StoreUnavailable(link.name, f"answered {error}", charged))
+            if action == "down":
+                link.down(str(error))
+
+    def close(self) -> None:
+        for link in self.links.values():
+            link.close()

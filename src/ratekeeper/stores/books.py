@@ -1,0 +1,116 @@
+"""From plans to requests and back, for the sync and the async store alike.  No I/O.
+
+Most plans are one request.  Where a cluster keeps the keys of a plan in several slots no server can decide it whole:
+it is then reserved slot by slot, and what was taken is given back if one refuses.  That never admits too much; it may
+refuse another caller for the moment between the two steps, and keeps what was taken if this process dies in between.
+"""
+
+from __future__ import annotations
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.model import Check
+from ratekeeper.stores.cluster import slot_of
+from ratekeeper.stores.codec import CheckOne, Ledger, Request, decision, without_server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from typing import Any
+
+    from ratekeeper.model import Decision, Limit, Plan, Several
+    from ratekeeper.stores.codec import AnyRequest
+    from ratekeeper.stores.settings import Settings
+
+    # Yields requests to be sent side by side, is sent their answers (or StoreUnavailable), returns the store's answer.
+    Errand = Generator[Sequence[AnyRequest], Sequence[Any], Any]
+
+MOST_LEDGERS = 1024
+KEPT_UNDER_GIVEN_TIME = 3_600_000  # milliseconds: a test's clock may stand still while real time passes
+
+
+class Books:
+    """The ledgers of one store."""
+
+    def __init__(self, settings: Settings, gives_time: bool) -> None:
+        self.prefix = settings.prefix.encode()
+        self.secret = settings.secret.encode()
+        self.is_cluster = settings.is_cluster
+        self.longer = KEPT_UNDER_GIVEN_TIME if gives_time else 0
+        self.ledgers: dict[tuple[str, int], Ledger] = {}
+
+    def ledger(self, space: str, limit: Limit | Several) -> Ledger:
+        """How ``limit`` is kept in ``space``; found by identity, as hashing a limit costs more than using it."""
+        found = self.ledgers.get((space, id(limit)))
+        if found is None or found.limit is not limit:
+            if len(self.ledgers) >= MOST_LEDGERS:  # limits made up at run time
+                self.ledgers.clear()
+            found = Ledger(space, limit, self.prefix, self.secret, self.longer)
+            self.ledgers[space, id(limit)] = found
+        return found
+
+    def check_one(self, plan: Plan) -> CheckOne | None:
+        """The request for a plan of one check of one limit: the common case, made with the least work."""
+        if len(plan) != 1:
+            return None
+        (check,) = plan
+        ledger = self.ledger(check.space, check.limit)
+        return CheckOne(ledger, check.key, check.cost) if ledger.first else None
+
+    def errand(self, operation: str, plan: Plan, at: int | None = None) -> Errand:
+        """All that must be asked to answer ``operation`` on ``plan``."""
+        groups: dict[object, list[tuple[int, Check, Ledger]]] = {}
+        for index, check in enumerate(plan):
+            ledger = self.ledger(check.space, check.limit)
+            if not ledger.subjects:
+                continue
+            group: object = None
+            if operation == "take":  # each check by itself
+                group = index
+            elif self.is_cluster:
+                group = slot_of(ledger.keys(check.key)[0])
+            groups.setdefault(group, []).append((index, check, ledger))
+        if not groups:
+            return without_server(operation, plan)
+        requests = [
+            Request(operation, [(check, ledger) for _, check, ledger in group], at) for group in groups.values()
+        ]
+        answers = yield requests
+        if operation == "check" and len(requests) > 1:
+            answers = yield from self.compensated(requests, answers)
+        for answer in answers:
+            if isinstance(answer, StoreUnavailable):
+                raise answer
+        places = [[index for index, _, _ in group] for group in groups.values()]
+        return merged(operation, plan, places, answers)
+
+    def compensated(self, requests: Sequence[Request], answers: Sequence[Any]) -> Errand:
+        """The answers to a check in several slots; where one refused, what the others took is given back."""
+        taken = [not isinstance(answer, StoreUnavailable) and all(answer) for answer in answers]
+        if all(taken):
+            return answers
+        held = [index for index, took in enumerate(taken) if took]
+        refunds = [Request("refund", requests[index].checks, answers[index][0].at) for index in held]
+        returned = (yield refunds) if refunds else ()
+        settled = list(answers)
+        for index, answer in zip(held, returned, strict=True):
+            if not isinstance(answer, StoreUnavailable):
+                settled[index] = answer
+        return settled
+
+
+def merged(operation: str, plan: Plan, places: list[list[int]], answers: Sequence[Any]) -> Any:
+    """The answers of several requests, back in the order of the plan."""
+    if operation == "reset":
+        return None
+    now = max(answer[0] for answer in answers) if operation == "states" else max(answer[0].at for answer in answers)
+    found: list[Any] = [None] * len(plan)
+    for indices, answer in zip(places, answers, strict=True):
+        for index, part in zip(indices, answer[1] if operation == "states" else answer, strict=True):
+            found[index] = part
+    if operation == "states":
+        return now, tuple([0 if state is None else state for state in found])
+    return tuple([unlimited(check, now) if each is None else each for check, each in zip(plan, found, strict=True)])
+
+
+def unlimited(check: Check, now: int) -> Decision:
+    return decision(True, check.limit, 0, now, check.cost)

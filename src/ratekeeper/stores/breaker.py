@@ -1,0 +1,47 @@
+"""When to stop asking a store that does not answer, and when to try it again.  No clock, no I/O.
+
+Closed, every call may ask.  One failure opens it: nobody waits for the store then, until a probe, one at a time and
+at jittered intervals from ``SOONEST`` to ``LATEST``, finds it well.
+"""
+
+from __future__ import annotations
+
+from random import random
+
+SOONEST = 0.05  # seconds
+LATEST = 1.0
+
+
+class Breaker:
+    """Open or closed, for one server.  Instants are seconds on any one clock."""
+
+    __slots__ = ("is_open", "pause", "probe_at", "why")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.pause = 0.0
+        self.probe_at = 0.0
+        self.why = ""
+
+    def trip(self, now: float, why: str) -> bool:
+        """Note a failure; says whether that changed the state."""
+        changed = not self.is_open
+        self.is_open = True
+        self.why = why
+        self.pause = min(LATEST, max(SOONEST, self.pause * 2))
+        self.probe_at = now + self.pause * (0.5 + random() / 2)  # jitter: a fleet must not return as one
+        return changed
+
+    def close(self) -> bool:
+        """Note that the store answers; says whether that changed the state."""
+        changed = self.is_open
+        self.is_open = False
+        self.pause = 0.0
+        return changed
+
+    def is_due(self, now: float) -> bool:
+        """Whether a probe may be sent now; if so the next one is not due before it could have failed."""
+        if now < self.probe_at:
+            return False
+        self.probe_at = now + LATEST
+        return True

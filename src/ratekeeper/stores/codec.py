@@ -1,0 +1,399 @@
+"""Plans <-> the words and replies of the script: shared by the sync and the async store.
+
+A ``Ledger`` knows how one limit is kept in one space: under which keys, in which records, for how long.  A ``Request``
+is one plan ready to be sent; ``read`` turns the reply into what the store answers, with the canonical states of the
+Python rules, so that every figure a caller sees comes from the reference.
+
+Key names are ``prefix:space:{digest}``.  The digest covers the space, the layout of the state and the caller's key, so
+user text neither shows, nor collides, nor chooses a slot; a limit whose states mean something else finds other keys.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from hashlib import blake2b
+from itertools import chain
+from struct import Struct
+from time import time_ns
+
+from ratekeeper.algorithms import BUCKETS
+from ratekeeper.keys import wire
+from ratekeeper.model import Decision, Several, decided
+from ratekeeper.stores.script import KINDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, Protocol
+
+    from ratekeeper.model import Check, Limit, Plan, State
+
+    class Future(Protocol):
+        """Where a caller waits: asyncio's, or a thread's (see combine.py)."""
+
+        def done(self) -> bool: ...
+        def set_result(self, result: Any) -> None: ...
+        def set_exception(self, error: BaseException) -> None: ...
+
+
+VERSION = b"1"  # of the records' format: part of every key's digest
+LONGEST_WHOLE = 128  # a log of more than so many is kept as a ring, which the server changes in place
+SLACK = 1_000  # milliseconds that a key outlives its state
+MOST_NAMES = 10_000
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
+SHOWN = 32  # letters of a space in a key's name: for people, the digest tells spaces apart
+
+BUCKET_LIMIT = Struct(">IQIQI")
+BUCKET_STATE = Struct(">QI")
+WINDOW = Struct(">QQ")
+SLIDING_LIMIT = Struct(">BQQ")
+LOG_LIMIT = Struct(">QI")
+HEAD = Struct(">BQ")  # of the reply to a plan of one subject
+BUCKET_REPLY = Struct(">BQQI")
+NOW = Struct(">Q")
+LENGTH = Struct(">I")
+
+
+def bulk(word: bytes) -> bytes:
+    """One word of a command, as the protocol writes it."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def number(value: int) -> bytes:
+    return bulk(b"%d" % value)
+
+
+def packed_limit(limit: Limit) -> bytes:
+    """A limit as its twin reads it."""
+    if limit.algorithm in BUCKETS:
+        return BUCKET_LIMIT.pack(limit.drain, *divmod(limit.unit, limit.drain), *divmod(limit.full, limit.drain))
+    if limit.algorithm == "fixed_window":
+        return WINDOW.pack(limit.micros, limit.count)
+    if limit.algorithm == "sliding_window":
+        return SLIDING_LIMIT.pack(limit.slices, limit.micros, limit.count)
+    return LOG_LIMIT.pack(limit.micros, limit.count)
+
+
+def state_size(limit: Limit) -> int:
+    """Bytes of a state where that is fixed: every rule but the log."""
+    if limit.algorithm in BUCKETS:
+        return BUCKET_STATE.size
+    return 9 + 8 * (limit.slices + 1) if limit.algorithm == "sliding_window" else WINDOW.size
+
+
+def unpack_state(record: bytes, limit: Limit) -> State:
+    """The canonical state of a record: what the Python rule would have."""
+    rule = limit.rule
+    if not record:
+        return rule.EMPTY
+    if limit.algorithm in BUCKETS:
+        tat, rest = BUCKET_STATE.unpack(record)
+        return tat * limit.drain + rest
+    if limit.algorithm == "fixed_window":
+        window, used = WINDOW.unpack(record)
+        return window << rule.BITS | used
+    if limit.algorithm == "sliding_window":
+        state = int.from_bytes(record[:8], "big") * limit.slices + record[8]
+        for at in range(len(record) - 8, 8, -8):  # the newest counter is first in the record, lowest in the number
+            state = state << rule.FIELD | int.from_bytes(record[at : at + 8], "big")
+        return state
+    return PackedLog(record) if len(record) != Glimpse.SIZE else Glimpse(record, limit)
+
+
+def time_to_live(limit: Limit) -> int:
+    """Milliseconds after which any state of ``limit`` is EMPTY again, and a little more."""
+    micros = limit.micros
+    if limit.algorithm in BUCKETS:
+        micros = -(-limit.full // limit.drain)
+    elif limit.algorithm == "sliding_window":
+        micros = -(-micros * (limit.slices + 1) // limit.slices)
+    return -(-micros // 1000) + SLACK
+
+
+class PackedLog:
+    """A sliding log as the server keeps it; stands for the tuple of its instants, unpacked where it is read."""
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: bytes) -> None:
+        self.record = record
+
+    def __len__(self) -> int:
+        return len(self.record) // 7
+
+    def __getitem__(self, index: Any) -> Any:
+        if index.__class__ is slice:
+            return self.instants()[index]
+        at = index * 7 if index >= 0 else len(self.record) + index * 7
+        if not 0 <= at < len(self.record):
+            raise IndexError(index)
+        return int.from_bytes(self.record[at : at + 7], "big")
+
+    def instants(self) -> tuple[int, ...]:
+        record = self.record
+        return tuple([int.from_bytes(record[at : at + 7], "big") for at in range(0, len(record), 7)])
+
+
+class Glimpse:
+    """What the server tells of a long log: how many live, the one that blocks, the newest.
+
+    Stands for the tuple of its live instants: every place that the rules read is one of these.
+    """
+
+    SIZE = 17
+    __slots__ = ("blocking", "live", "newest")
+
+    def __init__(self, record: bytes, limit: Limit) -> None:
+        self.live = int.from_bytes(record[:3], "big")
+        self.blocking = int.from_bytes(record[3:10], "big")
+        self.newest = int.from_bytes(record[10:], "big")
+
+    def __len__(self) -> int:
+        return self.live
+
+    def __getitem__(self, index: Any) -> Any:
+        if index.__class__ is slice:
+            return ()
+        # Whoever looks for the first live instant finds all of them live; a wait reads the one that blocks.
+        return self.newest if index == -1 or not self.blocking else self.blocking
+
+
+class Subject:
+    """One key of a check: the limits whose states are in its record, and how the script is told."""
+
+    __slots__ = ("cuts", "kinds", "parts", "ring", "suffix", "ttl", "words", "words_count")
+
+    def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int) -> None:
+        self.parts = parts
+        self.suffix = suffix
+        self.ring = parts[0].algorithm == "sliding_log" and parts[0].count > LONGEST_WHOLE
+        self.kinds = "r" if self.ring else "".join(KINDS[part.algorithm] for part in parts)
+        self.ttl = number(max(longer, *[time_to_live(part) for part in parts]))
+        sizes = [state_size(part) for part in parts]
+        self.cuts = [(sum(sizes[:index]), sum(sizes[: index + 1])) for index in range(len(parts))]
+        if len(parts) == 1:
+            self.words = bulk(packed_limit(parts[0]))
+            self.words_count = 4
+        else:
+            pairs = zip(sizes, parts, strict=True)
+            self.words = b"".join([number(size) + bulk(packed_limit(part)) for size, part in pairs])
+            self.words_count = 3 + 2 * len(parts)
+
+    def spell(self, operation: str, cost: int, whole: bool) -> bytes:
+        """This subject's words behind those of its plan."""
+        kinds = self.kinds
+        if whole and self.ring:
+            kinds = "w"
+        if operation == "refund":  # the same function for all three buckets
+            kinds = kinds.translate(REFUND_KINDS)
+        if operation in ("reset", "states"):
+            return bulk(kinds.encode())
+        return bulk(kinds.encode()) + number(cost) + self.ttl + self.words
+
+    def states(self, record: bytes) -> list[State]:
+        if len(self.parts) == 1:
+            return [unpack_state(record, self.parts[0])]
+        return [unpack_state(record[start:end], part) for (start, end), part in zip(self.cuts, self.parts, strict=True)]
+
+
+REFUND_KINDS = str.maketrans("tl", "gg")
+
+
+class Ledger:
+    """How the states of one limit, or of several decided as one, are kept in one space."""
+
+    __slots__ = ("bucket", "digests", "first", "limit", "most", "names", "once", "order", "prefix", "space", "subjects")
+
+    def __init__(self, space: str, limit: Limit | Several, prefix: bytes, secret: bytes, longer: int) -> None:
+        self.space = space
+        self.limit = limit
+        parts: Sequence[Limit] = limit.limits if isinstance(limit, Several) else (limit,)
+        # A log changes its length, so each has a key of its own; the others share a record.
+        packed = [index for index, part in enumerate(parts) if part.algorithm not in ("sliding_log", "unlimited")]
+        logs = [index for index, part in enumerate(parts) if part.algorithm == "sliding_log"]
+        groups = ([packed] if packed else []) + [[index] for index in logs]
+        self.order = [index for group in groups for index in group]
+        self.subjects = []
+        for group in groups:
+            suffix = (
+                b"" if group is packed else b".%d" % group[0] + (b"r" if parts[group[0]].count > LONGEST_WHOLE else b"")
+            )
+            self.subjects.append(Subject([parts[index] for index in group], suffix, longer))
+        self.most = max(part.capacity for part in parts) + 1  # a greater cost is refused and refunded just like it
+        self.prefix = prefix + b":" + label(space).encode() + b":{"
+        self.digests = blake2b(key=secret[:64], digest_size=16, person=b"ratekeeper" + VERSION)
+        for part in (space.encode("utf-8", "surrogatepass"), limit.layout.encode()):
+            self.digests.update(LENGTH.pack(len(part)) + part)
+        self.names: dict[str | bytes, tuple[bytes, ...]] = {}
+        single = len(self.subjects) == 1 and len(parts) == 1
+        self.bucket = single and parts[0].algorithm in BUCKETS
+        self.once = self.plan_words("check", 1)
+        self.first = single and not self.subjects[0].ring
+
+    def name(self, key: str | bytes) -> bytes:
+        """The name of the key of the first subject; those of the others begin with it."""
+        digests = self.digests.copy()
+        digests.update(wire(key))
+        return self.prefix + urlsafe_b64encode(digests.digest())[:22] + b"}"
+
+    def keys(self, key: str | bytes) -> tuple[bytes, ...]:
+        """The names of all subjects' keys, as words of a command."""
+        found = self.names.get(key)
+        if found is None:
+            if len(self.names) >= MOST_NAMES:
+                self.names.clear()
+            name = self.name(key)
+            found = self.names[key] = tuple([bulk(name + subject.suffix) for subject in self.subjects])
+        return found
+
+    def plan_words(self, operation: str, cost: int, whole: bool = False) -> bytes:
+        """The words of all subjects of one check."""
+        cost = min(cost, self.most)
+        return b"".join([subject.spell(operation, cost, whole) for subject in self.subjects])
+
+    def state(self, records: Sequence[bytes]) -> State:
+        """The canonical state, of all subjects' records."""
+        limit = self.limit
+        if not isinstance(limit, Several):
+            return unpack_state(records[0], limit) if records else limit.rule.EMPTY
+        found: list[State] = [None] * len(limit.limits)
+        states = chain.from_iterable(
+            [subject.states(record) for subject, record in zip(self.subjects, records, strict=True)]
+        )
+        for index, state in zip(self.order, states, strict=True):
+            found[index] = state
+        return tuple(found)
+
+
+def label(space: str) -> str:
+    """A space's name as far as it is plain; the digest tells apart what looks alike here."""
+    return "".join([letter if letter in PLAIN else "_" for letter in space[:SHOWN]])
+
+
+class Request:
+    """One plan on its way: ``keys`` and ``words`` are parts of a command, ``read`` takes the reply."""
+
+    __slots__ = ("checks", "future", "keys", "keys_count", "operation", "words", "words_count")
+    future: Future
+
+    def __init__(self, operation: str, checks: Sequence[tuple[Check, Ledger]], at: int | None = None) -> None:
+        self.operation = operation
+        self.checks = checks
+        names = [ledger.keys(check.key) for check, ledger in checks]
+        flat = [name for group in names for name in group]
+        # A ring that stands twice in a plan must see its own first change, so it is read and written whole.
+        whole = operation not in ("check", "peek") or len(set(flat)) < len(flat)
+        self.keys = b"".join(flat)
+        self.keys_count = len(flat)
+        words = bulk(operation.encode()) + number(len(flat))
+        count = 2
+        if operation == "refund":
+            words += bulk(b"" if at is None else b"%d" % at)
+            count += 1
+        pieces = [words]
+        for check, ledger in checks:
+            pieces.append(ledger.plan_words(operation, check.cost, whole))
+            for subject in ledger.subjects:
+                count += subject.words_count if operation not in ("reset", "states") else 1
+        self.words = b"".join(pieces)
+        self.words_count = count
+
+    def read(self, reply: bytes, sent: int) -> Any:
+        """What the store answers: decisions, or for ``states`` now and the states."""
+        many = self.keys_count
+        flags = reply[:many]
+        (now,) = NOW.unpack_from(reply, many)
+        records: list[bytes] = []
+        at = many + 8
+        if many == 1:
+            records.append(reply[at:])
+        else:
+            for _ in range(many):
+                (length,) = LENGTH.unpack_from(reply, at)
+                records.append(reply[at + 4 : at + 4 + length])
+                at += 4 + length
+        if self.operation == "reset":
+            return None
+        found = []
+        first = 0
+        for check, ledger in self.checks:
+            last = first + len(ledger.subjects)
+            found.append((check, b"\0" not in flags[first:last], ledger.state(records[first:last])))
+            first = last
+        if self.operation == "states":
+            return now, tuple([plain(state) for _, _, state in found])
+        return self.decisions(found, now)
+
+    def decisions(self, found: Iterable[tuple[Check, bool, State]], now: int) -> tuple[Decision, ...]:
+        if self.operation in ("take", "refund"):
+            return tuple([decision(True, check.limit, state, now, 0) for check, _, state in found])
+        found = list(found)
+        taken = self.operation == "check" and all(allowed for _, allowed, _ in found)
+        return tuple(
+            [
+                decision(allowed, check.limit, state, now, check.cost if taken or not allowed else 0)
+                for check, allowed, state in found
+            ]
+        )
+
+
+class CheckOne:
+    """The common request: one check of one limit in one record, made and read with the least work."""
+
+    __slots__ = ("cost", "future", "keys", "ledger", "words")
+    future: Future
+    operation = "check"
+    keys_count = 1
+    words_count = 6
+
+    def __init__(self, ledger: Ledger, key: str | bytes, cost: int) -> None:
+        self.ledger = ledger
+        self.cost = cost
+        found = ledger.names.get(key)
+        self.keys = (found or ledger.keys(key))[0]
+        self.words = CHECK_ONE + (ledger.once if cost == 1 else ledger.plan_words("check", cost))
+
+    def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
+        limit = self.ledger.limit
+        if self.ledger.bucket and len(reply) == 21:
+            allowed, now, tat, rest = BUCKET_REPLY.unpack(reply)
+            return (decision(allowed == 1, limit, tat * limit.drain + rest, now, self.cost),)  # type: ignore[union-attr]
+        allowed, now = HEAD.unpack_from(reply)
+        return (decision(allowed == 1, limit, unpack_state(reply[9:], limit), now, self.cost),)  # type: ignore[arg-type]
+
+
+CHECK_ONE = bulk(b"check") + number(1)
+AnyRequest = Request | CheckOne
+
+
+def decision(allowed: bool, limit: Limit | Several, state: State, now: int, cost: int) -> Decision:
+    """The one place where an answer of the server becomes a Decision."""
+    return decided(Decision, (allowed, limit, state, now, cost))
+
+
+def plain(state: State) -> State:
+    """A state of nothing but tuples and whole numbers, as the rules make them."""
+    if isinstance(state, PackedLog):
+        return state.instants()
+    return tuple([plain(part) for part in state]) if state.__class__ is tuple else state
+
+
+def without_server(operation: str, plan: Plan) -> Any:
+    """The answer to a plan of nothing but unlimited checks: there is nothing to ask."""
+    now = time_ns() // 1000
+    if operation == "reset":
+        return None
+    if operation == "states":
+        return now, tuple([0 for _ in plan])
+    return tuple([decision(True, check.limit, 0, now, check.cost) for check in plan])
+
+
+def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, now: int | None) -> bytes:
+    """EVALSHA or EVAL of all these requests, one after the other, in one step of the server."""
+    keys = words = 0
+    for request in requests:
+        keys += request.keys_count
+        words += request.words_count
+    given = b"" if now is None else number(now)
+    start = b"*%d\r\n%b%b%b" % (3 + keys + words + (now is not None), bulk(name), bulk(script), number(keys))
+    return b"".join([start, *[request.keys for request in requests], given, *[request.words for request in requests]])

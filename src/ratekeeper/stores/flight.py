@@ -1,0 +1,164 @@
+"""Requests on the wire, and what to make of the replies: shared by threads and event loops.  No I/O.
+
+The one rule that keeps a caller from being charged twice: a command is sent again only after a reply that says it was
+not executed.  After a lost reply nobody knows, so it is never sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from hiredis import ReplyError
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.codec import bulk, command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.stores.codec import AnyRequest
+    from ratekeeper.stores.script import Script
+    from ratekeeper.stores.settings import Address, Settings
+
+log = logging.getLogger("ratekeeper.store")
+
+MOST_TRIES = 5
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
+# Replies that say "not executed", and what to do: `elsewhere` another server has the key, `again` soon, `anew` on a
+# new connection, `down` the server cannot serve anybody now, `refused` this command only.
+TROUBLES = {
+    "NOSCRIPT": "evaluate",
+    "MOVED": "elsewhere",
+    "ASK": "elsewhere",
+    "TRYAGAIN": "again",
+    "READONLY": "anew",
+    "MASTERDOWN": "anew",
+    "LOADING": "down",
+    "BUSY": "down",
+    "CLUSTERDOWN": "down",
+    "NOAUTH": "down",
+    "WRONGPASS": "down",
+    "NOPERM": "down",
+    "NOREPLICAS": "refused",
+    "MISCONF": "refused",
+    "OOM": "refused",
+    "CROSSSLOT": "refused",
+}
+
+
+class Flight:
+    """One command on its way, with the requests it carries."""
+
+    __slots__ = ("asking", "evaluate", "requests", "sent", "since", "tries")
+
+    def __init__(self, requests: Sequence[AnyRequest], since: float) -> None:
+        self.requests = requests
+        self.since = since  # when the first of them was made: the deadline runs from there
+        self.evaluate = False
+        self.asking = False
+        self.tries = 0
+        self.sent = 0
+
+    def payload(self, script: Script, clock: Clock, gives_time: bool) -> bytes:
+        """The command; ``clock`` is asked when it leaves, and rules the decision if it ``gives_time``."""
+        self.tries += 1
+        self.sent = clock.nanos()
+        now = self.sent // 1000 if gives_time else None
+        name, word = (b"EVAL", script.text) if self.evaluate else (b"EVALSHA", script.sha)
+        return (ASKING if self.asking else b"") + command(self.requests, name, word, now)
+
+    def land(self, reply: Any) -> None:
+        """Hand each request its part of the reply."""
+        replies = [reply] if len(self.requests) == 1 else reply
+        for request, part in zip(self.requests, replies, strict=True):
+            future = request.future
+            if not future.done():  # else cancelled: its answer goes nowhere, and to nobody else
+                try:
+                    result = request.read(part, self.sent)
+                except Exception as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+    def fail(self, error: StoreUnavailable) -> None:
+        for request in self.requests:
+            if not request.future.done():
+                request.future.set_exception(error)
+
+
+def judge(flight: Flight, error: Exception, asked: Address) -> tuple[str, int, Address]:
+    """What to do after an error reply: a word of TROUBLES, or ``unknown``; for ``elsewhere`` also slot and address."""
+    text = str(error)
+    word = text.partition(" ")[0]
+    action = TROUBLES.get(word, "unknown")
+    slot, place = -1, asked
+    flight.asking = False
+    if action == "evaluate":
+        flight.evaluate = True
+    elif action == "elsewhere":
+        _, index, target = text.split(" ")[:3]
+        host, _, port = target.rpartition(":")
+        slot, place = int(index), (host or asked[0], int(port))  # an empty host is the one that was asked
+        flight.asking = word == "ASK"
+    if flight.tries >= MOST_TRIES and action in ("evaluate", "elsewhere", "anew"):
+        action = "refused"
+    return action, slot, place
+
+
+class Handshake:
+    """The first words on a connection, and whether their replies let us go on."""
+
+    def __init__(self, settings: Settings, script: Script) -> None:
+        self.settings = settings
+        self.words: list[tuple[list[bytes], bool]] = []  # and whether a refusal matters
+        if settings.password:
+            user = [settings.username.encode()] if settings.username else []
+            self.words.append(([b"AUTH", *user, settings.password.encode()], True))
+        if settings.db:
+            self.words.append(([b"SELECT", b"%d" % settings.db], True))
+        if settings.client_name:
+            self.words.append(([b"CLIENT", b"SETNAME", settings.client_name.encode()], False))
+        self.words.append(([b"SCRIPT", b"LOAD", script.text], False))
+        self.words.append(([b"INFO", b"memory"], False))
+        self.words.append(([b"PING"], True))
+
+    @property
+    def payload(self) -> bytes:
+        return b"".join([spoken(*words) for words, _ in self.words])
+
+    @property
+    def replies(self) -> int:
+        return len(self.words)
+
+    def judge(self, replies: Sequence[Any]) -> None:
+        """Raise StoreUnavailable if the server will not serve us; warn if it will forget."""
+        for (words, matters), reply in zip(self.words, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                if matters:
+                    raise StoreUnavailable(self.settings.shown, f"refused {words[0].decode()}: {reply}")
+            elif words[0] == b"INFO":
+                warn_of_eviction(reply, self.settings.shown)
+
+
+def spoken(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join([bulk(word) for word in words])
+
+
+warned: set[str] = set()
+
+
+def warn_of_eviction(report: bytes, store: str) -> None:
+    facts = dict(line.partition(":")[::2] for line in report.decode("utf-8", "replace").split("\r\n"))
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and facts.get("maxmemory", "0") != "0" and store not in warned:
+        warned.add(store)
+        log.warning(
+            "%s: expected maxmemory-policy noeviction, got %s. A full server will forget who is at the limit; "
+            "set noeviction, or give limits a server of their own.",
+            store,
+            policy,
+        )

@@ -1,0 +1,238 @@
+"""A thread's way to one server: a socket, a deadline, and a breaker.
+
+Connecting is always done by a thread of its own: a name that does not resolve, or a server that does not answer, costs
+the caller its deadline once, and nothing while the breaker is open.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from _thread import allocate_lock
+from time import monotonic
+
+from hiredis import HiredisError, Reader, ReplyError
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.breaker import Breaker
+from ratekeeper.stores.flight import Handshake, log, spoken
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.stores.flight import Flight
+    from ratekeeper.stores.script import Script
+    from ratekeeper.stores.settings import Address, Settings
+
+CONNECT_FOR = 1.0  # seconds, in the background
+IDLE = 1.0  # seconds after which a connection may have been closed by something in between
+
+
+class Connection:
+    """A socket and its replies, in order."""
+
+    def __init__(self, address: Address, settings: Settings, until: float) -> None:
+        self.address = address
+        left = until - monotonic()
+        if settings.scheme == "unix":
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(left)
+            self.socket.connect(address[0])
+        else:
+            self.socket = socket.create_connection(address, left)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if settings.tls is not None:
+                self.socket = settings.tls.wrap_socket(self.socket, server_hostname=address[0])
+        self.is_plain = settings.tls is None
+        self.reader = Reader()
+        self.used_at = monotonic()
+
+    def exchange(self, payload: bytes, replies: int, until: float) -> list[Any]:
+        now = monotonic()
+        self.socket.settimeout(max(0.0005, until - now))
+        self.socket.sendall(payload)
+        found: list[Any] = []
+        reader = self.reader
+        while True:
+            part = self.socket.recv(65536)
+            if not part:
+                raise ConnectionResetError("the connection was closed")
+            reader.feed(part)
+            while (reply := reader.gets()) is not False:
+                found.append(reply)
+            now = monotonic()
+            if len(found) >= replies:
+                self.used_at = now
+                return found
+            self.socket.settimeout(max(0.0005, until - now))
+
+    def is_stale(self) -> bool:
+        """Whether the other side closed an idle connection: better known before sending than after."""
+        if monotonic() - self.used_at < IDLE or not self.is_plain:
+            return False
+        try:
+            return self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Link:
+    """One server, found by ``find`` at each new connection."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        script: Script,
+        find: Callable[[float], Address],
+        name: str,
+        clock: Clock,
+        gives_time: bool,
+    ) -> None:
+        self.settings = settings
+        self.script = script
+        self.find = find
+        self.name = name
+        self.clock = clock
+        self.gives_time = gives_time
+        self.breaker = Breaker()
+        self.connection: Connection | None = None
+        self.lock = allocate_lock()  # around what follows
+        self.attempt: threading.Event | None = None
+        self.wire = allocate_lock()  # held by the one thread that speaks
+        self.is_closed = False
+
+    def exchange(self, flights: Sequence[Flight], until: float) -> tuple[list[Any], Address]:
+        """Send all flights in one go; their replies, and who gave them."""
+        if self.breaker.is_open:
+            self.refuse()
+        if not self.wire.acquire(True, max(0.0, until - monotonic())):
+            raise StoreUnavailable(self.name, "was busy until the deadline")
+        try:
+            connection = self.connected(until)
+            payload = b"".join([flight.payload(self.script, self.clock, self.gives_time) for flight in flights])
+            extra = sum([flight.asking for flight in flights])
+            try:
+                replies = connection.exchange(payload, len(flights) + extra, until)
+            except BaseException as error:
+                self.drop(connection)
+                why = self.silent() if isinstance(error, TimeoutError) else f"lost the connection ({error})"
+                if not isinstance(error, (OSError, HiredisError)):
+                    raise
+                self.trip(why)
+                raise StoreUnavailable(self.name, why, charged=None) from error
+        finally:
+            self.wire.release()
+        if extra:
+            kept = iter(replies)
+            replies = [(next(kept), next(kept))[1] if flight.asking else next(kept) for flight in flights]
+        return replies, connection.address
+
+    def silent(self) -> str:
+        return f"gave no answer in {self.settings.deadline * 1000:g} ms"
+
+    def connected(self, until: float) -> Connection:
+        connection = self.connection
+        if connection is not None:
+            if not connection.is_stale():
+                return connection
+            self.drop(connection)
+        attempt = self.reach()
+        attempt.wait(max(0.0, until - monotonic()))
+        connection = self.connection
+        if connection is None:
+            why = (
+                self.breaker.why
+                if self.breaker.is_open
+                else f"could not be reached within {self.settings.deadline * 1000:g} ms"
+            )
+            self.trip(why)
+            raise StoreUnavailable(self.name, why)
+        return connection
+
+    def refuse(self) -> None:
+        """Raise at once while the breaker is open; every now and then, have a look in the background."""
+        if self.breaker.is_due(monotonic()):
+            self.reach()
+        raise StoreUnavailable(self.name, self.breaker.why)
+
+    def reach(self) -> threading.Event:
+        """Start to connect, unless that is under way."""
+        with self.lock:
+            if self.attempt is None:
+                self.attempt = threading.Event()
+                threading.Thread(
+                    target=self.connect, args=(self.attempt,), name="ratekeeper-connect", daemon=True
+                ).start()
+            return self.attempt
+
+    def connect(self, attempt: threading.Event) -> None:
+        until = monotonic() + CONNECT_FOR
+        connection = None
+        try:
+            connection = Connection(self.find(until), self.settings, until)
+            handshake = Handshake(self.settings, self.script)
+            handshake.judge(connection.exchange(handshake.payload, handshake.replies, until))
+        except (OSError, HiredisError, StoreUnavailable) as error:
+            if connection is not None:
+                connection.close()
+            why = error.why if isinstance(error, StoreUnavailable) else f"could not be reached ({error})"
+            self.finish(attempt, None)
+            self.trip(why)
+        else:
+            self.finish(attempt, connection)
+        attempt.set()
+
+    def finish(self, attempt: threading.Event, connection: Connection | None) -> None:
+        with self.lock:
+            if self.attempt is not attempt or self.is_closed:  # forked or closed meanwhile
+                if connection is not None:
+                    connection.close()
+                return
+            self.attempt = None
+            self.connection = connection
+        if connection is not None and self.breaker.close():
+            log.info("%s: answers again", self.name)
+
+    def trip(self, why: str) -> None:
+        if self.breaker.trip(monotonic(), why):
+            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+
+    def drop(self, connection: Connection | None = None) -> None:
+        """Close the connection, so that the next call makes a new one."""
+        with self.lock:
+            found = self.connection
+            if connection is None or found is connection:
+                self.connection = None
+        for each in {found, connection} - {None}:
+            each.close()  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        with self.lock:
+            self.is_closed = True
+        self.drop()
+
+
+def ask_once(address: Address, settings: Settings, until: float, *words: bytes) -> Any:
+    """One question on a connection of its own: to sentinels, and for the map of a cluster."""
+    connection = Connection(address, settings, until)
+    try:
+        payload, replies = b"", 0
+        user, password = settings.username, settings.password
+        if settings.service:
+            user, password = settings.sentinel_username, settings.sentinel_password
+        if password:
+            payload, replies = spoken(b"AUTH", *([user.encode()] if user else []), password.encode()), 1
+        reply = connection.exchange(payload + spoken(*words), replies + 1, until)[-1]
+    finally:
+        connection.close()
+    if isinstance(reply, ReplyError):
+        raise StoreUnavailable(settings.shown, f"refused {words[0].decode()}: {reply}")
+    return reply

@@ -1,0 +1,215 @@
+"""State on Redis or Valkey: exact for a whole fleet, in one round trip.
+
+The server decides, by its own clock, in one script (``redis.lua`` and the twins of the rules).  Concurrent checks
+share a command; a command is never sent twice unless the server said that it was not executed.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic, sleep
+from weakref import WeakSet
+
+from hiredis import ReplyError
+
+from ratekeeper.clock import MONOTONIC
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.books import Books
+from ratekeeper.stores.cluster import Slots, slot_of
+from ratekeeper.stores.combine import Combiner
+from ratekeeper.stores.flight import Flight, judge
+from ratekeeper.stores.link import Link, ask_once
+from ratekeeper.stores.script import compose
+from ratekeeper.stores.settings import Settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.model import Decision, Plan, State
+    from ratekeeper.stores.books import Errand
+    from ratekeeper.stores.codec import AnyRequest
+    from ratekeeper.stores.settings import Address
+
+PAUSE = 0.002  # seconds before a slot on the move is asked again
+
+
+class RedisStore:
+    """State on Redis or Valkey, for threads: ``RedisStore("redis://localhost:6379/0", deadline=0.05)``.
+
+    The options are those of the URL (see ``settings.py``).  A ``clock`` that is given rules in the place of the
+    server's: for tests.
+    """
+
+    blocking = True
+
+    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+        self.settings = Settings(url, **options)
+        self.clock = MONOTONIC if clock is None else clock
+        self.gives_time = clock is not None
+        self.script = compose(given_time=self.gives_time)
+        self.books = Books(self.settings, self.gives_time)
+        self.open()
+        stores.add(self)
+
+    def open(self) -> None:
+        self.slots = Slots(self.settings.addresses)
+        self.links: dict[Address, tuple[Link, Combiner]] = {}
+        if not self.settings.is_cluster:
+            self.home = self.line_to(self.settings.addresses[0])
+
+    def check(self, plan: Plan) -> tuple[Decision, ...]:
+        """Take every cost of the plan, or none."""
+        request = self.books.check_one(plan)
+        if request is not None:
+            return self.ask(request)
+        return self.run(self.books.errand("check", plan))
+
+    def peek(self, plan: Plan) -> tuple[Decision, ...]:
+        return self.run(self.books.errand("peek", plan))
+
+    def take(self, plan: Plan) -> tuple[Decision, ...]:
+        """Take of each cost what is there, up to all of it: to charge for what has been used already."""
+        return self.run(self.books.errand("take", plan))
+
+    def refund(self, plan: Plan, at: int | None = None) -> tuple[Decision, ...]:
+        """Give each cost, taken at the instant ``at``, back: never above the capacity."""
+        return self.run(self.books.errand("refund", plan, at))
+
+    def reset(self, plan: Plan) -> None:
+        """Forget what the plan's keys used."""
+        self.run(self.books.errand("reset", plan))
+
+    def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]:
+        """Now, and the state of each check: to foresee a wait."""
+        return self.run(self.books.errand("states", plan))
+
+    def close(self) -> None:
+        for link, _ in list(self.links.values()):
+            link.close()
+        stores.discard(self)
+
+    def run(self, errand: Errand) -> Any:
+        answers: list[Any] | None = None
+        while True:
+            try:
+                requests = errand.send(answers)  # type: ignore[arg-type]
+            except StopIteration as done:
+                return done.value
+            answers = []
+            for request in requests:
+                try:
+                    answers.append(self.ask(request))
+                except StoreUnavailable as error:
+                    answers.append(error)
+
+    def ask(self, request: AnyRequest) -> Any:
+        if self.settings.is_cluster:
+            return self.line_for(request)[1].ask(request, self.settings.deadline)
+        return self.home[1].ask(request, self.settings.deadline)
+
+    def line_to(self, address: Address) -> tuple[Link, Combiner]:
+        found = self.links.get(address)
+        if found is None:
+            name = self.settings.shown if not self.settings.is_cluster else f"redis://{address[0]}:{address[1]}"
+            find = self.find_master if self.settings.service else lambda until: address
+            link = Link(self.settings, self.script, find, name, self.clock, self.gives_time)
+            combiner = Combiner(lambda requests, since: self.deliver(link, requests, since), name)
+            found = self.links.setdefault(address, (link, combiner))
+        return found
+
+    def line_for(self, request: AnyRequest) -> tuple[Link, Combiner]:
+        """The line to the server of a cluster that has the request's keys."""
+        slot = slot_of(request.keys)
+        place = self.slots.masters.get(slot)
+        if place is None:
+            self.learn_slots(monotonic() + self.settings.deadline)
+            place = self.slots.masters.get(slot)
+            if place is None:
+                raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
+        return self.line_to(place)
+
+    def learn_slots(self, until: float) -> None:
+        why = ""
+        for place in self.slots.places():
+            try:
+                self.slots.learn(ask_once(place, self.settings, until, b"CLUSTER", b"SLOTS"), place)
+            except (OSError, StoreUnavailable) as error:
+                why = str(error)
+            else:
+                return
+        raise StoreUnavailable(self.settings.shown, f"could not learn who serves what ({why})")
+
+    def find_master(self, until: float) -> Address:
+        """Ask the sentinels, one after the other, who the master is."""
+        why = ""
+        for place in self.settings.addresses:
+            try:
+                words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self.settings.service.encode())
+                reply = ask_once(place, self.settings, until, *words)
+            except (OSError, StoreUnavailable) as error:
+                why = str(error)
+                continue
+            if reply:
+                return reply[0].decode(), int(reply[1])
+            why = f"no sentinel knows the service {self.settings.service!r}"
+        raise StoreUnavailable(self.settings.shown, f"could not find the master ({why})")
+
+    def deliver(self, link: Link, requests: list[AnyRequest], since: float) -> None:
+        """Settle all requests: send, read, and send again what was not executed, within the deadline."""
+        until = since + self.settings.deadline
+        flights = (
+            [Flight([request], since) for request in requests]
+            if self.settings.is_cluster
+            else [Flight(requests, since)]
+        )
+        legs = [(link, flights)]
+        while legs:
+            link, flights = legs.pop()
+            try:
+                replies, asked = link.exchange(flights, until)
+            except StoreUnavailable as error:
+                if self.settings.is_cluster:
+                    self.slots.masters.clear()  # whoever took over will be found
+                for flight in flights:
+                    flight.fail(error)
+                continue
+            for flight, reply in zip(flights, replies, strict=True):
+                if not isinstance(reply, ReplyError):
+                    flight.land(reply)
+                    continue
+                action, slot, place = judge(flight, reply, asked)
+                if action == "again" and monotonic() + PAUSE < until:
+                    sleep(PAUSE)
+                    legs.append((link, [flight]))
+                elif action == "evaluate":
+                    legs.append((link, [flight]))
+                elif action == "elsewhere":
+                    if not flight.asking:
+                        self.slots.moved(slot, place)
+                    legs.append((self.line_to(place)[0], [flight]))
+                elif action == "anew":
+                    link.drop()
+                    legs.append((link, [flight]))
+                else:
+                    if action == "down":
+                        link.drop()
+                        link.trip(str(reply))
+                    charged = None if action == "unknown" else False
+                    flight.fail(StoreUnavailable(link.name, f"answered {reply}", charged))
+
+
+# A child process must not speak on its parent's connections.
+stores: WeakSet[RedisStore] = WeakSet()
+
+
+def after_fork() -> None:
+    for store in list(stores):
+        for link, _ in list(store.links.values()):
+            if link.connection is not None:
+                link.connection.close()
+        store.open()
+
+
+os.register_at_fork(after_in_child=after_fork)

@@ -1,0 +1,88 @@
+"""The Redis and Valkey store, sync and async: the contract of every store, on real servers."""
+
+import asyncio
+import itertools
+import threading
+
+import pytest
+
+from ratekeeper import Limit
+from ratekeeper.model import parse_limits
+from ratekeeper.stores.aredis import AsyncRedisStore
+from ratekeeper.stores.redis import RedisStore
+from ratekeeper.testing import StoreContract, TimedStoreContract
+
+prefixes = itertools.count()
+
+
+class OnServer:
+    """A store of its own for each test: another prefix on the same server."""
+
+    @pytest.fixture(autouse=True, params=["redis_server", "valkey_server"])
+    def server(self, request):
+        yield from self.on(request.getfixturevalue(request.param))
+
+    def on(self, server):
+        self.url = server.url
+        self.options = {"prefix": f"t{next(prefixes)}", "deadline": 10.0}
+        self.setup()
+        yield
+        self.teardown()
+
+    def setup_method(self):
+        """Waits for the server: see setup."""
+
+    def teardown_method(self):
+        pass
+
+    def teardown(self):
+        self.store.close()
+
+
+class TestRedisStore(OnServer, StoreContract):
+    def setup(self):
+        StoreContract.setup_method(self)
+
+    def make_store(self):
+        return RedisStore(self.url, **self.options)
+
+
+class TestTimedRedisStore(OnServer, TimedStoreContract):
+    def setup(self):
+        TimedStoreContract.setup_method(self)
+
+    def make_store(self):
+        return RedisStore(self.url, clock=self.clock, **self.options)
+
+    def test_long_logs_walk_like_short_ones(self):
+        for seed, text in enumerate(["129/second", "300 per 7 seconds", "1000/minute"]):
+            limit = Limit.parse(text, "sliding_log")
+            self.walk(limit, seed, steps=150)
+            self.walk(parse_limits([limit, "20/second", "9/second sliding_log"]), 100 + seed, steps=60)
+
+
+class TestAsyncRedisStore(OnServer, TimedStoreContract):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+    def setup(self):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        TimedStoreContract.setup_method(self)
+
+    def make_store(self):
+        return AsyncRedisStore(self.url, clock=self.clock, **self.options)
+
+    def ask(self, operation, *arguments):
+        async def answer():
+            return await getattr(self.store, operation)(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(answer(), self.loop).result()
+
+    def teardown(self):
+        self.ask("close")
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
