@@ -73,9 +73,11 @@ def run(clock: Clock, show: Callable[[list[Lane], int], None]) -> list[Lane]:
     """Send the pattern through all six; ``show`` is called after each tick."""
     now = clock.nanos() // 1000
     began = now + -now % SECOND  # with the windows, so that the two bursts meet a boundary
-    lanes = [Lane(name, clock, began) for name in ALGORITHMS]
+    asked = FakeClock(began / SECOND)  # moved to the time of each tick: all six are asked at the very same instant
+    lanes = [Lane(name, asked, began) for name in ALGORITHMS]
     for tick, calls in enumerate(PATTERN):
         clock.sleep(max(0, began + tick * TICK - clock.nanos() // 1000))
+        asked.move_to(clock.nanos() // 1000)
         for lane in lanes:
             for _ in range(calls):
                 lane.call()

@@ -177,6 +177,7 @@ class Limit(Frozen):
 
     @property
     def is_unlimited(self) -> bool:
+        """Whether everything is admitted."""
         return self.algorithm == "unlimited"
 
     @property
@@ -427,6 +428,7 @@ class Decision(tuple):  # type: ignore[type-arg]
 
     @property
     def allowed(self) -> bool:
+        """Whether the call was admitted."""
         return self[0]
 
     @property
@@ -551,14 +553,17 @@ class Verdict(Frozen):
 
     @property
     def remaining(self) -> int:
+        """The least of all decisions."""
         return min((decision.remaining for decision in self.decisions), default=UNLIMITED)
 
     @property
     def reset_after(self) -> float:
+        """Seconds: the longest of all decisions."""
         return max((decision.reset_after for decision in self.decisions), default=0.0)
 
     @property
     def delay(self) -> float:
+        """Seconds: the longest of all decisions."""
         return max((decision.delay for decision in self.decisions), default=0.0)
 
     def _binding_index(self) -> int | None:
