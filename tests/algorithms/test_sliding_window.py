@@ -1,5 +1,6 @@
 """Sliding window as a table: instant, cost, answer, remaining, retry, reset, delay."""
 
+from ratekeeper import Limit
 from tests.algorithms.tables import follow
 
 
@@ -29,3 +30,11 @@ def test_slices_sharpen_the_edge():
         1250   6  yes    0    0   1250  0
         """,
     )
+
+
+def test_a_refund_goes_to_the_slice_it_came_from_and_to_older_ones():
+    limit = Limit.parse("10/second sliding_window")
+    state, _ = limit.rule.decide(limit.rule.EMPTY, 500_000, limit, 5)
+    state, _ = limit.rule.decide(state, 1_500_000, limit, 5)
+    assert limit.rule.unpack(limit.rule.refund(state, 1_500_000, limit, 3, 500_000), 1_500_000, limit) == (1, [5, 2])
+    assert limit.rule.unpack(limit.rule.refund(state, 1_500_000, limit, 7, 1_500_000), 1_500_000, limit) == (1, [0, 3])

@@ -94,7 +94,7 @@ FORK = """
 import os, sys, threading
 from ratekeeper import Limiter
 
-limiter = Limiter("1000000 per 300 days")
+limiter = Limiter("1000000000000 per 300 days")
 stop = False
 
 def spin():

@@ -5,9 +5,9 @@ pure rule decide, then take the lock and write only if the state is still the on
 is called while the lock is held, so no thread is ever switched out holding it.  The clock is read after
 the state, so a decision never sees a state from its own future.
 
-A full table forgets, of a few keys drawn at random, the one closest to fully recovered: to unblock an
-exhausted key an attacker must bring most of a table to its limit.  Expired keys are dropped on the way,
-two looks for each new key.  No background thread, no timer.
+A full table forgets, of keys drawn at random, the quarter closest to fully recovered, one for each new
+key: to unblock an exhausted key an attacker must bring most of a table to its limit.  Expired keys are
+dropped on the way, two looks for each new key.  No background thread, no timer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
 
 MAX_KEYS = 1_000_000
-SAMPLE = 8  # keys compared when a full table must forget one
+SAMPLE = 64  # keys compared when a full table must forget some
+RUN = 4
 MOST_TABLES = 1024
 ODDS = 6364136223846793005  # a full-period multiplier modulo 2^64
 
@@ -41,7 +42,7 @@ ODDS = 6364136223846793005  # a full-period multiplier modulo 2^64
 class MemoryTable:
     """The states of one limit, or of several that are decided as one."""
 
-    __slots__ = ("decide", "empty", "hand", "keys", "limit", "lock", "max_keys", "nanos", "odds", "states")
+    __slots__ = ("decide", "doomed", "empty", "hand", "keys", "limit", "lock", "max_keys", "nanos", "odds", "states")
 
     def __init__(self, limit: Limit | Several, shelf: Shelf, lock: LockType, clock: Clock, max_keys: int) -> None:
         self.limit = limit
@@ -50,6 +51,7 @@ class MemoryTable:
         self.lock = lock
         self.nanos = clock.nanos
         self.max_keys = max_keys
+        self.doomed: list[tuple[int, str | bytes, State]] = []
         self.empty = empty_state(limit)
         self.hand = 0
         self.odds = int.from_bytes(urandom(8), "little") | 1
@@ -129,20 +131,32 @@ class MemoryTable:
             keys.append(key)
             states[key] = state
             return
-        odds = self.odds
-        place, least = 0, None
-        for _ in range(SAMPLE):
-            odds = (odds * ODDS + 1) & 0xFFFF_FFFF_FFFF_FFFF
-            drawn = (odds >> 32) * count >> 32
-            owed = debt(states[keys[drawn]], now, limit)
-            if least is None or owed < least:
-                place, least = drawn, owed
-                if owed == 0:
-                    break
-        self.odds = odds
-        del states[keys[place]]
+        while True:
+            if not self.doomed:
+                self.draw(now)
+            place, victim, seen = self.doomed.pop()
+            if keys[place] is victim and states[victim] is seen:  # it has not been used since
+                break
+        del states[victim]
         keys[place] = key
         states[key] = state
+
+    def draw(self, now: int) -> None:
+        """Choose the next keys to forget: of a random sample the quarter that is closest to recovered.
+
+        Drawn are short runs of neighbours, which lie close in memory too; so many runs that a crowd of exhausted
+        neighbours fills few of them.
+        """
+        keys, states = self.keys, self.states
+        limit, debt = self.limit, self.limit.rule.debt
+        sample: dict[int, str | bytes] = {}
+        for _ in range(SAMPLE // RUN):
+            self.odds = (self.odds * ODDS + 1) & 0xFFFF_FFFF_FFFF_FFFF
+            start = (self.odds >> 32) * len(keys) >> 32
+            sample.update(enumerate(keys[start : start + RUN], start))
+        ranked = sorted([(debt(states[key], now, limit), place) for place, key in sample.items()])
+        chosen = ranked[: max(1, len(ranked) // 4)]
+        self.doomed = [(place, keys[place], states[keys[place]]) for _, place in reversed(chosen)]
 
 
 class MemoryStore:
