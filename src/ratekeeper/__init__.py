@@ -14,6 +14,7 @@ from ratekeeper.errors import (
     InvalidInput,
     InvalidKey,
     InvalidLimit,
+    InvalidRules,
     InvalidStore,
     LimitExceeded,
     RatekeeperError,
@@ -22,6 +23,11 @@ from ratekeeper.errors import (
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.model import Decision, Limit, Verdict
 from ratekeeper.stores.memory import MemoryStore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.policy import Policy
+    from ratekeeper.request import Request
 
 __version__ = "0.1.0"
 
@@ -34,12 +40,28 @@ __all__ = [
     "InvalidInput",
     "InvalidKey",
     "InvalidLimit",
+    "InvalidRules",
     "InvalidStore",
     "Limit",
     "LimitExceeded",
     "Limiter",
     "MemoryStore",
+    "Policy",
     "RatekeeperError",
+    "Request",
     "StoreUnavailable",
     "Verdict",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Policy and Request are loaded when first asked for: a program that only limits never pays for them."""
+    if name == "Policy":
+        from ratekeeper.policy import Policy
+
+        return Policy
+    if name == "Request":
+        from ratekeeper.request import Request
+
+        return Request
+    raise AttributeError(f"module 'ratekeeper' has no attribute {name!r}")

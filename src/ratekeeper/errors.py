@@ -5,7 +5,8 @@ RatekeeperError
 │   ├── InvalidLimit        a limit that is not well formed or not possible
 │   ├── InvalidKey          an empty key, or one that is not text, bytes or a tuple of them
 │   ├── InvalidCost         a cost that is not a whole number of at least 1
-│   └── InvalidStore        a store that is unknown, or cannot do what was asked of it
+│   ├── InvalidStore        a store that is unknown, or cannot do what was asked of it
+│   └── InvalidRules        a rules file that cannot be taken; the old rules stay
 ├── StoreUnavailable        the store gave no answer in time; limiters turn it into what on_store_error says
 ├── LimitExceeded           raised by decorators and reservations only: elsewhere a refusal is a value
 ├── AlreadySettled          a reservation was settled twice
@@ -45,6 +46,14 @@ class InvalidCost(InvalidInput):
 
 class InvalidStore(InvalidInput):
     """A store that is unknown, or cannot do what was asked of it."""
+
+
+class InvalidRules(InvalidInput):
+    """A rules file that cannot be taken.  ``place`` says where in it; rules that were running stay."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class LimitExceeded(RatekeeperError):

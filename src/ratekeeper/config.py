@@ -1,0 +1,559 @@
+"""A rules file -> Settings, or one error that names the place, what was expected, what was found and what to do.
+
+TOML and JSON are read with the standard library, YAML with PyYAML.  ``schema.py`` says what may stand where; here
+is what a schema cannot say.  A file is taken whole or refused whole.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+from string import Formatter
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ratekeeper.address import UNIX, Addresses, Networks
+from ratekeeper.errors import InvalidInput, InvalidLimit, InvalidRules, did_you_mean, shown
+from ratekeeper.identity import NAMED, PLAIN, SHARED, ApiKey, Identity
+from ratekeeper.match import Pattern
+from ratekeeper.model import parse_limits
+from ratekeeper.rules import ANY_TIER, THIRTY_SECONDS, Cost, Exempt, Penalty, Rule
+from ratekeeper.schema import RULES, Schema
+from ratekeeper.tokens import PUBLIC, SECRETS, Tokens, fetch_url
+from ratekeeper.units import parse_period, to_micros
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ratekeeper.model import Limit, Several
+    from ratekeeper.request import Request
+
+    Functions = Mapping[str, Callable[[Request], Any]]
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "string": (str, "text"),
+    "integer": (int, "a whole number"),
+    "number": ((int, float), "a number"),
+    "boolean": (bool, "true or false"),
+    "array": ((list, tuple), "a list"),
+    "object": (dict, "a table"),
+}
+METHODS = re.compile(r"\*|[A-Z]+(,[A-Z]+)*")
+PLACEHOLDERS = ("retry_after", "limit", "rule")
+
+
+@dataclass(frozen=True)
+class Response:
+    """What clients are told."""
+
+    headers: tuple[str, ...] = ("x-ratelimit", "draft-11")
+    body: str = "json"
+    jitter: int = 0  # microseconds
+    cors: tuple[str, ...] = ()
+    count_preflights: bool = False
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A rules file that has been understood."""
+
+    rules: tuple[Rule, ...]
+    identity: Identity
+    store: str = "memory://"
+    exempt: Exempt = field(default_factory=lambda: Exempt(Networks(())))
+    response: Response = field(default_factory=Response)
+    secret: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Place:
+    """Where in a file we are, for messages."""
+
+    __slots__ = ("text", "whose")
+
+    def __init__(self, text: str, whose: str = "") -> None:
+        self.text = text
+        self.whose = whose
+
+    def key(self, name: object) -> Place:
+        joined = f"[{name}]" if isinstance(name, int) else f".{name}"
+        return Place(
+            f"{self.text}{joined}" if not self.text.endswith(": ") else f"{self.text}{joined.lstrip('.')}", self.whose
+        )
+
+    def refuse(self, expected: str, found: object = None, advice: str = "") -> NoReturn:
+        got = f", got {shown(found)}" if found is not None else ""
+        of = f" (rule {self.whose!r})" if self.whose else ""
+        place = self.text.removesuffix(": ") + of
+        raise InvalidRules(f"{place}: expected {expected}{got}.{' ' + advice if advice else ''}", place=place)
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The contents of a .toml, .yaml, .yml or .json file."""
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidRules(
+            f"{path.name}: expected a rules file that can be read, but {reason}.", place=str(path)
+        ) from error
+    return read_text(text, path.suffix.lower(), path.name)
+
+
+def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
+    if suffix == ".toml":
+        import tomllib
+
+        load: Callable[[str], Any] = tomllib.loads
+        wrong: type[Exception] = tomllib.TOMLDecodeError
+    elif suffix == ".json":
+        import json
+
+        load, wrong = json.loads, json.JSONDecodeError
+    elif suffix in (".yaml", ".yml"):
+        try:
+            import yaml
+        except ImportError as error:  # pragma: no cover - the suite has every extra
+            raise InvalidRules(
+                f"{name}: expected PyYAML to be installed. pip install 'ratekeeper[yaml]'.", place=name
+            ) from error
+        load, wrong = yaml.safe_load, yaml.YAMLError
+    else:
+        raise InvalidRules(f"{name}: expected a name that ends in .toml, .yaml, .yml or .json.", place=name)
+    try:
+        found = load(text)
+    except (wrong, RecursionError) as error:
+        cause = " ".join(str(error).split())
+        raise InvalidRules(f"{name}: expected {suffix[1:].upper()}, but {cause[:200]}.", place=name) from error
+    if not isinstance(found, dict):
+        raise InvalidRules(f"{name}: expected a table of settings and rules, got {type(found).__name__}.", place=name)
+    return found
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def fits(place: Place, value: Any, schema: Schema) -> None:
+    """Refuse what the schema does not allow at this place."""
+    title = schema.get("title")
+    if callable(value) and schema.get("callable"):
+        return
+    if "anyOf" in schema:
+        forms = schema["anyOf"]
+        fitting = [form for form in forms if is_kind(value, form)]
+        if not fitting and not (callable(value) and any(form.get("callable") for form in forms)):
+            place.refuse(title or "another form", value)
+        if fitting:
+            fits(place, value, fitting[0] if fitting[0].get("title") else {**fitting[0], "title": title})
+        return
+    if "enum" in schema:
+        if value not in schema["enum"]:
+            place.refuse(title or "", value, did_you_mean(str(value), schema["enum"]).strip())
+        return
+    if not is_kind(value, schema):
+        place.refuse(title or KINDS[schema["type"]][1], value)
+    if isinstance(value, str):
+        pattern = schema.get("pattern", "^.*$").removeprefix("^").removesuffix("$")  # in Python $ lets a newline pass
+        if len(value) < schema.get("minLength", 0) or not re.fullmatch(pattern, value, re.DOTALL):
+            place.refuse(title or "text", value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+            place.refuse(title or "a number", value)
+    elif isinstance(value, dict):
+        fits_table(place, value, schema)
+    elif isinstance(value, (list, tuple)):
+        if len(value) < schema.get("minItems", 0):
+            place.refuse(title or "at least one", list(value))
+        for number, item in enumerate(value):
+            whose = item.get("name", "") if isinstance(item, dict) else place.whose
+            inner = place.key(number)
+            fits(Place(inner.text, whose if isinstance(whose, str) else ""), item, schema["items"])
+
+
+def fits_table(place: Place, value: dict[str, Any], schema: Schema) -> None:
+    known: dict[str, Schema] = schema.get("properties", {})
+    for name, item in value.items():
+        if name in known:
+            fits(place.key(name), item, known[name])
+        elif schema.get("additionalProperties") is False:
+            near = did_you_mean(str(name), known).strip()
+            place.refuse(f"one of {', '.join(known)}", name, near or "Take it out.")
+        elif isinstance(schema.get("additionalProperties"), dict):
+            fits(place.key(name), item, schema["additionalProperties"])
+    for name in schema.get("required", ()):
+        if name not in value:
+            place.refuse(f"{name!r}: {known[name].get('title', 'a value')}", None, "It is missing.")
+    if len(value) < schema.get("minProperties", 0):
+        place.refuse(schema.get("title") or "at least one entry", value)
+
+
+def is_kind(value: Any, schema: Schema) -> bool:
+    if callable(value):
+        return bool(schema.get("callable"))
+    if "enum" in schema:
+        return True
+    kind = schema.get("type")
+    if kind in ("integer", "number") and isinstance(value, bool):
+        return False
+    return kind is None or isinstance(value, KINDS[kind][0])
+
+
+def parse(
+    found: Mapping[str, Any], name: str = "rules", functions: Functions | None = None, folder: Path | None = None
+) -> Settings:
+    """What a rules file says.  ``functions`` are those it may name; relative files lie in ``folder``."""
+    root = Place(f"{name}: ")
+    found = dict(found)
+    fits(root, found, RULES)
+    functions = functions or {}
+    reader = Reader(root, found, functions, folder or Path())
+    identity = reader.identity()
+    rules = reader.rules()
+    response = reader.response()
+    return Settings(
+        rules=rules,
+        identity=identity,
+        store=found.get("store", "memory://"),
+        exempt=reader.exempt(root.key("exempt"), found.get("exempt", ())),
+        response=response,
+        secret=found.get("secret"),
+        warnings=tuple(reader.warnings),
+    )
+
+
+class Reader:
+    """Reads what fits the schema, with the settings that other settings depend on at hand."""
+
+    def __init__(self, root: Place, found: dict[str, Any], functions: Functions, folder: Path) -> None:
+        self.root = root
+        self.found = found
+        self.functions = functions
+        self.folder = folder
+        self.warnings: list[str] = []
+        self.tiers: dict[str, Any] | None = found.get("tiers")
+
+    def identity(self) -> Identity:
+        found = self.found.get("identity", {})
+        place = self.root.key("identity")
+        trusted = self.networks(self.root.key("trusted_proxies"), self.found.get("trusted_proxies", ()), trust=True)
+        header = self.found.get("client_header", "X-Forwarded-For")
+        if "client_header" in self.found and not trusted:
+            self.warnings.append(f"client_header: {header!r} is believed from nobody: trusted_proxies is empty.")
+        users = self.sources(place.key("user"), found.get("user", ()), NAMED, ("api_key",))
+        tokens = self.tokens(place.key("jwt"), found["jwt"]) if "jwt" in found else None
+        tier_from: list[str] = []
+        if self.tiers is not None:
+            where = self.root.key("tiers").key("from")
+            tier_from = self.sources(
+                where, self.tiers.get("from", ()), ("jwt", "app", "function", "header"), ("api_key",)
+            )
+            if any(source.startswith("header:") for source in tier_from) and not trusted:
+                where.refuse(
+                    "trusted_proxies beside a tier from a header", None, "Else any client could choose its tier."
+                )
+        claims = [source for source in [*users, *tier_from] if source.startswith("jwt:")]
+        if claims and tokens is None:
+            self.warnings.append(
+                f"identity: {claims[0]!r} is never believed: there is no [identity.jwt] to verify a token with. "
+                "Callers are counted by the next source, or by address."
+            )
+        keys = found.get("api_keys")
+        for digest in keys or {}:
+            if not re.fullmatch("[0-9a-f]{64}", digest):
+                place.key("api_keys").refuse(
+                    "the SHA-256 of a key, 64 hex digits in lower case", None, "Never write the key itself."
+                )
+        return Identity(
+            Addresses(trusted.texts, header, found.get("ipv4_prefix", 32), found.get("ipv6_prefix", 64)),
+            user=users,
+            api_key=self.sources(
+                place.key("api_key"), found.get("api_key", "header:X-Api-Key"), ("header", "cookie", "query"), ()
+            ),
+            api_keys=None
+            if keys is None
+            else {digest: ApiKey(own.get("user"), own.get("tier")) for digest, own in keys.items()},
+            tokens=tokens,
+            tier_from=tier_from,
+            tier_default=self.tiers["default"] if self.tiers is not None else "default",
+            functions=self.functions,
+        )
+
+    def tokens(self, place: Place, found: dict[str, Any]) -> Tokens:
+        kinds = ("secret_env", "secret", "key", "key_file", "jwks_file", "jwks_url")
+        given = [kind for kind in kinds if kind in found]
+        if len(given) != 1:
+            place.refuse(f"one of {', '.join(kinds)}", given or None, "It verifies the tokens.")
+        kind, value = given[0], found[given[0]]
+        key: str | bytes | None = None
+        jwks: Callable[[], str | bytes] | None = None
+        if kind == "secret_env":
+            import os
+
+            key = os.environ.get(value)
+            if not key:
+                place.key(kind).refuse("a variable that is set", value, "Export it before the start.")
+        elif kind in ("secret", "key"):
+            key = value
+        elif kind == "key_file":
+            key = self.file(place.key(kind), value)
+        elif kind == "jwks_file":
+            content = self.file(place.key(kind), value)
+            jwks = lambda: content  # noqa: E731
+        else:
+            if not value.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+                place.key(kind).refuse("an https URL", value, "Who can change the keys can be anybody.")
+            jwks = lambda: fetch_url(value)  # noqa: E731
+        own = SECRETS[:1] if kind in ("secret_env", "secret") else PUBLIC
+        fitting = SECRETS if kind in ("secret_env", "secret") else PUBLIC
+        algorithms = found.get("algorithms", list(own))
+        for number, algorithm in enumerate(algorithms):
+            if algorithm not in fitting:
+                place.key("algorithms").key(number).refuse(
+                    f"an algorithm that fits {kind} ({', '.join(fitting)})",
+                    algorithm,
+                    "Others would let tokens be forged.",
+                )
+        if fitting is SECRETS and key is not None and len(key) < 32:
+            self.warnings.append(
+                "identity.jwt: the secret is shorter than 32 bytes, so it can be guessed from one token."
+            )
+        try:
+            return Tokens(
+                algorithms=algorithms,
+                key=key,
+                jwks=jwks,
+                fetched=kind == "jwks_url",
+                issuer=found.get("issuer"),
+                audience=found.get("audience"),
+                leeway=self.micros(place.key("leeway"), found.get("leeway", 0)) / 1_000_000,
+                header=found.get("header", "Authorization"),
+            )
+        except InvalidInput:
+            raise
+        except Exception as error:
+            place.key(kind).refuse("keys that can be read", None, f"{type(error).__name__}: {error}"[:120])
+
+    def file(self, place: Place, name: str) -> str:
+        try:
+            return (self.folder / name).read_text("utf-8")
+        except OSError as error:
+            place.refuse("a file that can be read", name, f"{error.strerror}.")
+
+    def sources(
+        self, place: Place, found: str | Sequence[str], named: Sequence[str], plain: Sequence[str]
+    ) -> list[str]:
+        sources = [found] if isinstance(found, str) else list(found)
+        for number, source in enumerate(sources):
+            kind, colon, name = source.partition(":")
+            here = place if isinstance(found, str) else place.key(number)
+            if not (source in plain or (kind in named and colon and name)):
+                words = [*plain, *[f"{kind}:NAME" for kind in named]]
+                here.refuse(f"one of {', '.join(words)}", source, did_you_mean(kind, [*plain, *named]).strip())
+            if kind == "function" and name not in self.functions:
+                here.refuse(f"a function that was given ({', '.join(self.functions) or 'none was'})", source,
+                            "Pass it: Policy.load(path, functions={...}).")  # fmt: skip
+        return sources
+
+    def networks(self, place: Place, found: Sequence[str], *, trust: bool = False) -> Networks:
+        for number, text in enumerate(found):
+            here = place.key(number)
+            if text == UNIX:
+                continue
+            try:
+                network = ip_network(text, strict=False)
+            except ValueError:
+                here.refuse("an address or a network such as '10.0.0.0/8'", text,
+                            "Name the proxies: whoever is trusted chooses addresses." if trust else "")  # fmt: skip
+            if trust and network.prefixlen == 0:
+                here.refuse(
+                    "the networks of your proxies", text, "To trust everybody lets any client choose its address."
+                )
+        return Networks(found)
+
+    def exempt(self, place: Place, found: Sequence[str]) -> Exempt:
+        users = frozenset(text[5:] for text in found if text.startswith("user:"))
+        tiers = frozenset(text[5:] for text in found if text.startswith("tier:"))
+        rest = [text for text in found if not text.startswith(("user:", "tier:"))]
+        return Exempt(self.networks(place, rest), frozenset("user:" + user for user in users), tiers)
+
+    def micros(self, place: Place, value: str | float) -> int:
+        try:
+            return parse_period(value, "time") if isinstance(value, str) else to_micros(value, "time")
+        except InvalidLimit as error:
+            place.refuse("a length of time such as '10 minutes'", value, sentence(str(error).partition(": ")[2]))
+
+    def response(self) -> Response:
+        found = self.found.get("response", {})
+        place = self.root.key("response")
+        if "message" in found:
+            self.message(place.key("message"), found["message"])
+        return Response(
+            headers=tuple(found.get("headers", Response.headers)),
+            body=found.get("body", "json"),
+            jitter=self.micros(place.key("jitter"), found.get("jitter", 0)),
+            cors=tuple(found.get("cors", ())),
+            count_preflights=found.get("count_preflights", False),
+            message=found.get("message"),
+        )
+
+    def message(self, place: Place, text: str) -> str:
+        try:
+            plain = all(
+                name is None or (name in PLACEHOLDERS and not form and not conversion)
+                for _, name, form, conversion in Formatter().parse(text)
+            )
+        except ValueError:
+            plain = False
+        if not plain:
+            place.refuse(f"text with no placeholders but {', '.join('{' + name + '}' for name in PLACEHOLDERS)}", text,
+                         "Double a brace that is meant as one.")  # fmt: skip
+        return text
+
+    def rules(self) -> tuple[Rule, ...]:
+        names: dict[str, int] = {}
+        made = []
+        for number, found in enumerate(self.found["rules"]):
+            place = Place(self.root.key("rules").key(number).text, found["name"])
+            if found["name"] in names:
+                place.key("name").refuse("a name of its own", found["name"], f"rules[{names[found['name']]}] has it.")
+            names[found["name"]] = number
+            made.append(self.rule(place, found))
+        self.look_for_holes(made)
+        return tuple(made)
+
+    def rule(self, place: Place, found: dict[str, Any]) -> Rule:
+        by = found.get("by", "ip")
+        sources: tuple[Any, ...] = (by,) if isinstance(by, str) or callable(by) else tuple(by)
+        self.sources(place.key("by"), [source for source in sources if isinstance(source, str)], NAMED, PLAIN)
+        if "limit" not in found and "allow_from" not in found:
+            place.refuse("'limit' or 'allow_from'", None, "A rule needs something to decide.")
+        if "limit" not in found:
+            for name in ("penalty", "grace", "warn_at", "algorithm", "cost"):
+                if name in found:
+                    place.key(name).refuse("a limit beside it", found[name], "Without one it does nothing.")
+        allow_from = self.networks(place.key("allow_from"), found["allow_from"]) if "allow_from" in found else None
+        if found.get("counts") == "messages" and found.get("mode") != "off" and allow_from is not None:
+            place.key("allow_from").refuse(
+                "a rule that counts requests", None, "Messages are let in by their handshake."
+            )
+        if "message" in found:
+            self.message(place.key("message"), found["message"])
+        penalty = found.get("penalty")
+        return Rule(
+            name=found["name"],
+            patterns=self.patterns(place, found),
+            by=sources,
+            limits=self.limits(place, found),
+            tier_default=self.tiers["default"] if self.tiers is not None else ANY_TIER,
+            cost=self.cost(place.key("cost"), found.get("cost", 1)),
+            counts=found.get("counts", "requests"),
+            scope=found.get("scope", "fleet"),
+            mode=found.get("mode", "enforce"),
+            enforce_percent=found.get("enforce_percent", 100),
+            warn_at=found.get("warn_at"),
+            grace=found.get("grace", 0),
+            penalty=self.penalty(place.key("penalty"), penalty) if penalty else None,
+            allow_from=allow_from,
+            exempt=self.exempt(place.key("exempt"), found["exempt"]) if "exempt" in found else None,
+            on_store_error=found.get("on_store_error", self.found.get("on_store_error", "local")),
+            max_delay=self.micros(place.key("max_delay"), found["max_delay"])
+            if "max_delay" in found
+            else THIRTY_SECONDS,
+            message=found.get("message"),
+            headers=found.get("headers", True),
+        )
+
+    def patterns(self, place: Place, found: dict[str, Any]) -> tuple[Pattern, ...]:
+        given = found.get("match", "/**")
+        texts = [given] if isinstance(given, str) else list(given)
+        for number, text in enumerate(texts):
+            here = place.key("match") if isinstance(given, str) else place.key("match").key(number)
+            words = text.split()
+            paths = [word for word in words if word.startswith("/")]
+            methods = [word for word in words if not word.startswith("/")]
+            if len(paths) > 1 or len(methods) > 1 or (paths and words[-1] is not paths[0]):
+                here.refuse("methods and a path such as 'GET,POST /api/**'", text)
+            if methods and not METHODS.fullmatch(methods[0]):
+                here.refuse("methods and a path such as 'GET,POST /api/**'", text, "A path begins with '/'.")
+            if paths and ("?" in paths[0] or "#" in paths[0]):
+                here.refuse("a path without a query", text, "Queries do not tell routes apart.")
+            if paths and paths[0].count("**") > 1:
+                here.refuse("'**' once in a path", text)
+        return tuple([Pattern(text, found.get("host")) for text in texts])
+
+    def limits(self, place: Place, found: dict[str, Any]) -> dict[str, Limit | Several]:
+        if "limit" not in found:
+            return {}
+        given = found["limit"]
+        where = place.key("limit")
+        if not isinstance(given, dict):
+            return {ANY_TIER: self.limit(where, given, found.get("algorithm"))}
+        if self.tiers is None:
+            where.refuse(
+                "a limit for everybody, as there is no [tiers]", given, "Add [tiers] with 'from' and 'default'."
+            )
+        default = self.tiers["default"]
+        if default not in given:
+            near = did_you_mean(default, given).strip()
+            where.refuse(f"a limit for the default tier {default!r} too", sorted(given), near)
+        return {tier: self.limit(where.key(tier), own, found.get("algorithm")) for tier, own in given.items()}
+
+    def limit(self, place: Place, given: Any, algorithm: str | None) -> Limit | Several:
+        try:
+            return parse_limits(given, algorithm)
+        except InvalidInput as error:
+            head, _, rest = str(error).partition(": expected ")
+            advice = rest.partition(" To refuse everybody")[0]
+            cure = (
+                " To switch the rule off, write mode = 'off'; to refuse everybody, allow_from = []."
+                if advice != rest
+                else ""
+            )
+            place.refuse((advice or head).rstrip(".") + f" ({shown(given)})", None, cure.strip())
+
+    def cost(self, place: Place, given: Any) -> Cost:
+        if isinstance(given, int):
+            return Cost(constant=given)
+        if callable(given):
+            return Cost(source="function", function=given)
+        found: dict[str, Any] = {"from": given} if isinstance(given, str) else given
+        here = place if isinstance(given, str) else place.key("from")
+        (source,) = self.sources(here, [found["from"]], ("header", "function"), ("body",))
+        kind, _, name = source.partition(":")
+        most = found.get("most")
+        return Cost(
+            source=kind,
+            name=name,
+            function=self.functions[name] if kind == "function" else None,
+            per=found.get("per", 1),
+            most=most,
+            missing=found.get("missing", most or 1),
+        )
+
+    def penalty(self, place: Place, found: dict[str, Any]) -> Penalty:
+        within = self.micros(place.key("within"), found["within"])
+        block = self.micros(place.key("block"), found["block"])
+        for name, value in (("within", within), ("block", block)):
+            if not 1_000 <= value <= 400 * 86_400_000_000:
+                place.key(name).refuse("a time from 1 millisecond to 400 days", found[name])
+        return Penalty(found["after"], within, block)
+
+    def look_for_holes(self, rules: list[Rule]) -> None:
+        """Warn of rules that a client can slip out of by writing something else."""
+        for rule in rules:
+            chosen = [source for source in rule.by if str(source).startswith(("header:", "cookie:", "query:"))]
+            alone = not any(own not in chosen and own not in SHARED for own in rule.by)
+            covered = any(
+                other is not rule and "ip" in other.by and other.mode == "enforce" and other.limits
+                and any(pattern.text == "/**" and pattern.methods is None for pattern in other.patterns)
+                for other in rules
+            )  # fmt: skip
+            if chosen and alone and not covered and rule.limits:
+                self.warnings.append(
+                    f"rule {rule.name!r} counts by {chosen[0]!r}, which a client may change at will. "
+                    "Add a rule by ip for everything beside it."
+                )

@@ -1,0 +1,129 @@
+"""One event for each verdict, for logs, metrics and traces.
+
+An event names rules, endpoints and results, all from sets that the rules file and the application's routes bound; it
+never carries an address, a user or a key: ``client`` is a keyed digest of the address, the same for the same client
+as long as the secret is.  Sinks are plain callables; those of ``ratekeeper.sinks`` are ready-made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from os import urandom
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ratekeeper.plan import Selection
+    from ratekeeper.policy import Program
+    from ratekeeper.verdict import PolicyVerdict
+
+    Sink = Callable[["Event"], object]
+
+RANDOM = urandom(16)
+RESULTS = {"": "allowed", "limit": "refused", "blocked": "blocked", "forbidden": "forbidden",
+           "store": "unavailable", "cost": "invalid"}  # fmt: skip
+MOST_SOURCES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one limit stood in a decision."""
+
+    rule: str
+    algorithm: str
+    allowed: bool
+    remaining: int
+    capacity: int
+
+    @property
+    def headroom(self) -> float:
+        """The share that is left, from 0 to 1."""
+        return self.remaining / self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What was decided about one request."""
+
+    result: str  # allowed, refused, blocked, forbidden, unavailable or invalid
+    rule: str | None  # the one that refused, or is closest to it
+    endpoint: str  # the framework's route, else the pattern of the last rule that matched
+    method: str
+    client: str  # anonymised
+    standings: tuple[Standing, ...]
+    shadow: tuple[str, ...]  # rules that would have refused, and are not enforced
+    graced: tuple[str, ...]  # rules that would have refused, and had grace
+    retry_after: float | None
+    seconds: float  # how long the decision took
+
+    @property
+    def allowed(self) -> bool:
+        return self.result == "allowed"
+
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
+
+
+def event_of(program: Program, selection: Selection, verdict: PolicyVerdict, nanos: int) -> Event:
+    request = verdict.request
+    standings = tuple(
+        [
+            Standing(label.rule.name, label.algorithm, decision.allowed, decision.remaining, label.capacity)
+            for label, decision in verdict.shown
+        ]
+    )
+    endpoint = request.route
+    if endpoint is None:
+        patterns = [pattern.text for counter in selection.counters for pattern in counter.rule.patterns]
+        endpoint = max(patterns, key=lambda text: text != "/**", default="/**")
+    return Event(
+        result=RESULTS[verdict.why],
+        rule=verdict.rule,
+        endpoint=endpoint,
+        method=request.method if request.method in METHODS else "other",
+        client=anonymous(program.identity.addresses.find(request).subject, program.settings.secret),
+        standings=standings,
+        shadow=verdict.notes.shadow,
+        graced=verdict.notes.graced,
+        retry_after=verdict.retry_after,
+        seconds=nanos / 1e9,
+    )
+
+
+def anonymous(subject: str, secret: str | None) -> str:
+    """A name for somebody that tells nobody who it is: without the secret not even by trying all addresses."""
+    key = RANDOM if secret is None else blake2b(secret.encode(), digest_size=32).digest()
+    return blake2b(subject.encode("utf-8", "surrogatepass"), digest_size=6, key=key).hexdigest()
+
+
+class Sources:
+    """Who sends most, of any number, in bounded memory: the frequent-items summary of Misra and Gries.
+
+    A source with more than one in ``MOST_SOURCES`` of the events is never missed.
+    """
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.total = 0
+
+    def add(self, source: str) -> int:
+        self.total += 1
+        counts = self.counts
+        if source in counts:
+            counts[source] += 1
+        elif len(counts) < MOST_SOURCES:
+            counts[source] = 1
+        else:
+            self.counts = {name: count - 1 for name, count in counts.items() if count > 1}
+        return self.counts.get(source, 0)
+
+    def top(self) -> tuple[str, float]:
+        """The busiest source, and at least which share of all events it sent."""
+        if not self.counts:
+            return "", 0.0
+        name = max(self.counts, key=self.counts.__getitem__)
+        return name, self.counts[name] / self.total

@@ -1,0 +1,4 @@
+"""Ready-made sinks for events: logs, Prometheus, OpenTelemetry.
+
+policy.listen(LoggingSink())
+"""

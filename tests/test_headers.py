@@ -1,0 +1,191 @@
+"""Every field emitted parses by its own grammar, says what is true, and Retry-After is never early."""
+
+import random
+
+import http_sf
+import pytest
+
+from ratekeeper import Policy, Request
+from ratekeeper.headers import LARGEST
+from ratekeeper.testing import FakeClock
+
+ALL = ["x-ratelimit", "x-ratelimit-delta", "draft-11"]
+
+
+def parsed(kind, value):
+    return http_sf.parse(value, tltype=kind)
+
+
+def check_fields(verdict):
+    fields = [(name.decode(), value) for name, value in verdict.headers]
+    found = dict(fields)
+    for name, value in fields:
+        assert name == name.lower()
+        assert value.isascii()
+        assert not set(value) & set(b"\r\n\0")
+    policies = {name: dict(more) for name, more in parsed("list", found["ratelimit-policy"])}
+    assert len(policies) >= 1
+    for name, more in policies.items():
+        assert type(name) is str
+        assert set(more) == {"q", "w"}
+        assert 0 <= more["q"] <= LARGEST
+        assert 1 <= more["w"] <= LARGEST
+        assert [type(value) for value in more.values()] == [int, int]
+    ((name, more),) = parsed("list", found["ratelimit"])
+    assert name in policies
+    assert set(more) == {"r", "t"}
+    assert 0 <= more["r"] <= LARGEST
+    assert 1 <= more["t"] <= LARGEST
+    if "x-ratelimit-warning" in found:
+        for name, about in parsed("list", found["x-ratelimit-warning"]):
+            assert name in policies
+            assert set(about) in ({"used"}, {"grace"})
+    if not verdict.allowed:
+        if verdict.retry_after is None:
+            assert "retry-after" not in found
+        else:
+            after = int(found["retry-after"])
+            assert after >= 1
+            assert found["retry-after"].isdigit()
+            assert verdict.retry_after <= after < verdict.retry_after + 1 or after == 1
+            assert more["t"] == after
+        assert found["cache-control"] == b"no-store"
+    else:
+        assert "retry-after" not in found
+    return found, policies
+
+
+LIMITS = [
+    "5/minute", "1/second", "10/second burst 20", "1000000000000/day", "3 per 7 seconds sliding_log",
+    "7/hour fixed_window",
+    "100/minute sliding_window",
+    "9 per 100 milliseconds", "1 per 400 days", "1 per 1.5 seconds token_bucket",
+    "20/minute sliding_window slices 7", "999999 per 3 microseconds", "5/second leaky_bucket",
+]  # fmt: skip
+NAMES = ["a", "per-ip", "with space", "#!$%&'()*+,-./:;<=>?@[]^_`{|}~", "x" * 64, "comma, and; more=1"]
+
+
+def random_policy(rng):
+    rules = []
+    for number in range(rng.choice([1, 1, 2, 4])):
+        limit = rng.choice([rng.choice(LIMITS), rng.sample(LIMITS, 2)])
+        rule = {"name": rng.choice(NAMES)[:60] + str(number), "limit": limit}
+        if rng.random() < 0.5:
+            rule["warn_at"] = rng.random()
+        if rng.random() < 0.3:
+            rule["grace"] = 2
+        if rng.random() < 0.3:
+            rule["cost"] = {"from": "header:X-Cost", "missing": 1}
+        rules.append(rule)
+    clock = FakeClock(rng.random() * 10**9)
+    return Policy.parse({"response": {"headers": ["draft-11"]}, "rules": rules}, clock=clock), clock
+
+
+def test_an_independent_parser_takes_every_field():
+    """A hundred thousand verdicts, from a few hundred policies."""
+    rng = random.Random(9651)
+    refused = warned = never = 0
+    distinct = {}
+    for _ in range(250):
+        policy, clock = random_policy(rng)
+        for _ in range(400):
+            clock.advance(rng.choice([0, 0, 0, 0.000001, rng.random(), rng.random() * 100]))
+            cost = rng.choice([1, 1, 1, rng.randrange(1, 20), 10**14])
+            verdict = policy.check(Request(peer="203.0.113.9", headers={"X-Cost": str(cost)}))
+            fields = tuple(verdict.headers)
+            refused += not verdict.allowed
+            if fields not in distinct:  # the same bytes need no second parse
+                distinct[fields] = True
+                found, _ = check_fields(verdict)
+                warned += "x-ratelimit-warning" in found
+                never += "retry-after" not in found and not verdict.allowed
+    assert refused > 20_000
+    assert len(distinct) > 2000
+    assert warned > 100
+    assert never > 20
+
+
+def one(limit, dialects, advance=0.0, times=1, **rule):
+    clock = FakeClock(1_000_000.0)
+    policy = Policy.parse(
+        {"response": {"headers": dialects}, "rules": [{"name": "r", "limit": limit, **rule}]}, clock=clock
+    )
+    for _ in range(times):
+        verdict = policy.check(Request(peer="203.0.113.9"))
+    return [f"{name.decode()}: {value.decode()}" for name, value in verdict.headers]
+
+
+@pytest.mark.parametrize(
+    ("limit", "times", "expected"),
+    [
+        ("600/minute", 1, '"r";r=599;t=60'),  # not r=599;t=1: that would invite 599 a second
+        ("600/minute", 300, '"r";r=300;t=30'),
+        ("600/minute", 600, '"r";r=0;t=1'),
+        ("600/minute", 601, '"r";r=0;t=1'),
+        ("10/second burst 20", 1, '"r";r=19;t=2'),
+        ("5 per 100 milliseconds", 1, '"r";r=4;t=1'),
+        ("60/minute fixed_window", 1, '"r";r=59;t=20'),  # the window ends in 20 seconds
+        ("60/minute sliding_log", 1, '"r";r=59;t=60'),
+        ("1/day", 2, '"r";r=0;t=86400'),
+    ],
+)
+def test_the_effective_window(limit, times, expected):
+    assert f"ratelimit: {expected}" in one(limit, ["draft-11"], times=times)
+
+
+def test_dialects():
+    assert one("10/minute", ["x-ratelimit-delta"], times=4) == [
+        "x-ratelimit-limit: 10", "x-ratelimit-remaining: 6", "x-ratelimit-reset: 24",
+    ]  # fmt: skip
+    assert one(["10/minute", "50/hour"], ["draft-7"]) == [
+        "ratelimit: limit=10, remaining=9, reset=6", "ratelimit-policy: 10;w=60, 50;w=3600",
+    ]  # fmt: skip
+    assert one("10/minute", ["draft-6"]) == [
+        "ratelimit-limit: 10", "ratelimit-remaining: 9", "ratelimit-reset: 6", "ratelimit-policy: 10;w=60",
+    ]  # fmt: skip
+    assert one(["10/minute", "50/hour"], ["draft-3"]) == [
+        "ratelimit-limit: 10, 10;w=60, 50;w=3600", "ratelimit-remaining: 9", "ratelimit-reset: 6",
+    ]  # fmt: skip
+    assert (
+        one(["10/minute", "50/hour"], ["draft-11"])[0] == 'ratelimit-policy: "r-minute";q=10;w=60, "r-hour";q=50;w=3600'
+    )
+    assert one("10/minute", []) == []
+
+
+def test_reset_is_the_time_of_full_recovery(monkeypatch):
+    monkeypatch.setattr("ratekeeper.headers.time", lambda: 1_700_000_000.25)
+    assert one("10/minute", ["x-ratelimit"], times=4)[2] == "x-ratelimit-reset: 1700000025"
+
+
+def test_a_rule_that_hides_is_not_shown():
+    clock = FakeClock(100.0)
+    rules = [
+        {"name": "secret", "limit": "1/minute", "by": "all", "headers": False},
+        {"name": "open", "limit": "9/minute"},
+    ]
+    policy = Policy.parse({"rules": rules}, clock=clock)
+    request = Request(peer="203.0.113.9")
+    allowed, refused = policy.check(request), policy.check(request)
+    for verdict in (allowed, refused):
+        assert b"secret" not in b"".join(value for _, value in verdict.headers)
+    assert b"secret" not in refused.body
+    assert (b"retry-after", b"60") in refused.headers
+    assert (b"x-ratelimit-remaining", b"8") in refused.headers
+
+
+def test_jitter_is_never_early_and_bounded():
+    clock = FakeClock(100.0)
+    policy = Policy.parse(
+        {"response": {"jitter": "5 seconds"}, "rules": [{"name": "r", "limit": "1/minute"}]}, clock=clock
+    )
+    request = Request(peer="203.0.113.9")
+    policy.check(request)
+    waits = set()
+    for _ in range(300):
+        verdict = policy.check(request)
+        headers = dict(verdict.headers)
+        assert headers[b"ratelimit"] == b'"r";r=0;t=' + headers[b"retry-after"]
+        assert int(headers[b"retry-after"]) == verdict.wait
+        assert verdict.retry_after == 60.0
+        waits.add(verdict.wait)
+    assert waits == {60, 61, 62, 63, 64, 65}

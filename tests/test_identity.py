@@ -1,0 +1,128 @@
+"""Who is counted: sources, what stands in for a missing one, tiers, and that no two subjects share a key."""
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratekeeper import Policy, Request
+from ratekeeper.address import Addresses
+from ratekeeper.identity import ApiKey, Caller, Identity, key_of
+
+PEER = "203.0.113.9"
+
+
+def key(by, request, **identity):
+    own = Identity(Addresses(identity.pop("trusted", ())), **identity)
+    return key_of(own, by if isinstance(by, tuple) else (by,), "/pattern")(Caller(own, request))
+
+
+def request(peer=PEER, **more):
+    return Request(peer=peer, **more)
+
+
+def test_a_missing_identity_is_counted_by_address_and_apart_from_everybody_who_has_one():
+    for source in ("user", "api_key", "header:X-Tenant", "cookie:sid", "query:key", "jwt:sub", "app:user"):
+        by_address = key(source, request())
+        assert by_address == "@203.0.113.9"
+        assert key(source, request("198.51.100.7")) != by_address
+        for empty in ({"headers": {"X-Tenant": "", "X-Api-Key": " ", "Cookie": "sid="}}, {"facts": {"user": ""}}):
+            assert key(source, request(**empty)) == by_address
+    assert key("header:X-Tenant", request(headers={"X-Tenant": "@203.0.113.9"})) != "@203.0.113.9"
+    assert key("app:user", request(facts={"user": "@203.0.113.9"})) != "@203.0.113.9"
+
+
+def test_secrets_appear_in_no_key():
+    for source, own in [
+        ("header:X-Api-Key", {"headers": {"X-Api-Key": "s3cret"}}),
+        ("header:Authorization", {"headers": {"Authorization": "Bearer s3cret"}}),
+        ("cookie:sid", {"headers": {"Cookie": "a=b; sid=s3cret"}}),
+        ("query:key", {"path": "/?key=s3cret"}),
+        ("api_key", {"headers": {"X-Api-Key": "s3cret"}}),
+    ]:
+        found = key(source, request(**own))
+        assert found.startswith("=key:"), source
+        assert "s3cret" not in found
+
+
+def test_one_of_two_is_no_answer():
+    assert key("header:X-Api-Key", request(headers=[("X-Api-Key", "a"), ("X-Api-Key", "b")])) == "@203.0.113.9"
+    assert key("cookie:sid", request(headers={"Cookie": "sid=a; sid=b"})) == "@203.0.113.9"
+    assert key("query:key", request(path="/?key=a&key=b")) == "@203.0.113.9"
+
+
+def test_known_api_keys_only():
+    keys = {hashlib.sha256(b"alpha").hexdigest(): ApiKey("acme", "paid")}
+    settings = {"user": ["header:X-Api-Key"], "api_keys": keys}
+    assert key("user", request(headers={"X-Api-Key": "alpha"}), **settings) == "=user:acme"
+    assert key("user", request(headers={"X-Api-Key": "guess"}), **settings) == "@203.0.113.9"
+
+
+def test_facts_of_the_application():
+    assert key("app:user", request(facts={"user": 42})) == "=user:42"
+    for odd in (True, 4.2, [], {}, object(), None, 10**40):
+        assert key("app:user", request(facts={"user": odd})) == "@203.0.113.9"
+
+
+def test_routes_are_templates():
+    assert key("route", request(path="/a/1", route="/a/{id}")) == "/a/{id}"
+    assert key("route", request(path="/a/1")) == "/pattern"
+
+
+def test_functions_that_name_nobody_fall_back():
+    assert key((lambda request: None,), request()) == "@203.0.113.9"
+    assert key((lambda request: request.path,), request(path="/x")) == "=user:/x"
+
+
+texts = st.text(alphabet="a1:@=|/", min_size=1, max_size=6)
+
+
+@given(texts, texts, texts, texts)
+def test_two_parts_never_run_together(one, two, three, four):
+    def pair(first, second):
+        return key(("app:a", "app:b"), request(facts={"a": first, "b": second}))
+
+    assert (pair(one, two) == pair(three, four)) is ((one, two) == (three, four))
+
+
+@given(texts)
+def test_a_missing_part_is_never_taken_for_a_present_one(text):
+    present = key(("app:a", "ip"), request(facts={"a": text}))
+    missing = key(("app:a", "ip"), request())
+    assert present != missing
+
+
+def tiers(source, **more):
+    limits = {"free": "1/minute", "paid": "5/minute", "gold": "unlimited"}
+    return Policy.parse(
+        {
+            "tiers": {"from": source, "default": "free"},
+            "rules": [{"name": "r", "by": "ip", "limit": limits}],
+            **more,
+        }
+    )
+
+
+def limit_of(policy, **own):
+    decisions = policy.check(request(**own)).decisions
+    return decisions[0].limit if decisions else None
+
+
+def test_tiers_choose_the_limit():
+    policy = tiers("app:tier")
+    assert [limit_of(policy, facts={"tier": tier}) for tier in ("free", "paid", "gold", "no such", None)] == [
+        1,
+        5,
+        None,
+        1,
+        1,
+    ]
+    digest = hashlib.sha256(b"alpha").hexdigest()
+    policy = tiers("api_key", identity={"api_keys": {digest: {"tier": "paid"}}})
+    assert [limit_of(policy, headers={"X-Api-Key": secret}) for secret in ("alpha", "beta")] == [5, 1]
+
+
+def test_a_tier_in_a_header_is_believed_from_a_trusted_proxy_only():
+    policy = tiers("header:X-Plan", trusted_proxies=["10.0.0.0/8"])
+    assert limit_of(policy, headers={"X-Plan": "gold"}) == 1
+    assert limit_of(policy, peer="10.0.0.1", headers={"X-Plan": "paid", "X-Forwarded-For": "192.0.2.1"}) == 5

@@ -1,0 +1,414 @@
+"""Policies: all rules at once, modes, penalties, grace, scopes, reload and live changes, on a clock that tests move."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratekeeper import InvalidInput, InvalidRules, MemoryStore, Policy, Request, Verdict
+from ratekeeper.testing import FakeClock
+
+HERE, THERE = "203.0.113.9", "198.51.100.7"
+
+
+def make(*rules, clock=None, **more):
+    clock = clock or FakeClock(1_000_000.0)
+    sinks = more.pop("sinks", ())
+    store = more.pop("given_store", None)
+    found = {**more, "rules": [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]}
+    return Policy.parse(found, clock=clock, sinks=sinks, store=store), clock
+
+
+def ask(policy, path="/", peer=HERE, method="GET", **more):
+    return policy.check(Request(method, path, peer, **more))
+
+
+def count(policy, times, **more):
+    return sum(ask(policy, **more).allowed for _ in range(times))
+
+
+def test_the_answer_is_a_verdict():
+    policy, _ = make({"limit": "2/minute"}, {"limit": ["5/minute", "7/hour"]})
+    verdict = ask(policy)
+    assert isinstance(verdict, Verdict)
+    assert verdict
+    assert (verdict.allowed, verdict.status, verdict.reason, verdict.body) == (True, 200, "", b"")
+    assert (verdict.names, verdict.rule) == (("r0", "r1", "r1"), "r0")
+    assert [decision.limit for decision in verdict.decisions] == [2, 5, 7]
+    assert (verdict.remaining, verdict.retry_after, verdict.delay) == (1, 0.0, 0.0)
+    ask(policy)
+    refused = ask(policy)
+    assert (bool(refused), refused.status, refused.reason, refused.rule) == (False, 429, "limit", "r0")
+    assert refused.retry_after == 30.0
+
+
+def test_sync_and_async_are_one_policy():
+    policy, _ = make({"limit": "2/minute", "grace": 1}, {"limit": "9/hour"})
+    answers = [ask(policy).allowed, asyncio.run(policy.acheck(Request(peer=HERE))).allowed, ask(policy).allowed]
+    assert answers == [True, True, True]
+    assert not asyncio.run(policy.acheck(Request(peer=HERE))).allowed
+
+
+def test_no_rule_no_limit():
+    policy, _ = make({"match": "/a", "limit": "1/minute"})
+    assert count(policy, 5, path="/b") == 5
+    assert ask(policy, path="/b").headers == []
+
+
+def test_a_refused_caller_that_waits_is_admitted_and_not_a_microsecond_earlier():
+    policy, clock = make(
+        {"limit": "3/second"}, {"limit": "7/minute sliding_window"}, {"limit": "5 per 7 seconds sliding_log"}
+    )
+    rng = random.Random(5)
+    refusals = 0
+    for _ in range(300):
+        clock.advance(rng.choice([0, 0.1, 0.333333, 1.7, 5]))
+        verdict = ask(policy)
+        if not verdict.allowed:
+            refusals += 1
+            micros = round(verdict.retry_after * 1_000_000)
+            clock.advance((micros - 1) / 1_000_000)
+            assert not ask(policy).allowed
+            clock.advance(0.000001)
+            assert ask(policy).allowed
+    assert refusals > 50
+
+
+def test_off_does_nothing():
+    policy, _ = make({"limit": "1/minute", "mode": "off"}, {"limit": "2/minute"})
+    assert count(policy, 5) == 2
+
+
+def test_shadow_never_changes_an_answer():
+    plain, clock = make({"limit": "3/minute"}, {"match": "/a", "limit": "2/minute"})
+    shadowed, _ = make(
+        {"limit": "3/minute"},
+        {"match": "/a", "limit": "2/minute"},
+        {"limit": "1/hour", "mode": "shadow"},
+        {"limit": "1/hour", "mode": "shadow", "penalty": {"after": 1, "within": "1 hour", "block": "1 day"}},
+        {"allow_from": [], "mode": "shadow"},
+        clock=clock,
+    )
+    rng = random.Random(1)
+    for _ in range(200):
+        clock.advance(rng.random() * 20)
+        path = rng.choice("ab")
+        one, two = ask(plain, "/" + path), ask(shadowed, "/" + path)
+        assert (one.allowed, one.names, one.remaining, one.retry_after) == (
+            two.allowed,
+            two.names,
+            two.remaining,
+            two.retry_after,
+        )
+        assert one.headers == two.headers
+
+
+def test_shadow_says_what_it_would_have_done():
+    policy, clock = make({"limit": "2/minute", "mode": "shadow"})
+    assert [ask(policy).notes.shadow for _ in range(4)] == [(), (), ("r0",), ("r0",)]
+    clock.advance(30)
+    assert [ask(policy).notes.shadow for _ in range(2)] == [(), ("r0",)]
+
+
+def test_shadow_counts_only_what_was_admitted():
+    policy, _ = make({"limit": "1/minute"}, {"limit": "2/minute", "mode": "shadow"})
+    assert count(policy, 10) == 1
+    assert policy.explain(Request(peer=HERE)).steps[1].text.startswith("2/minute, by ip, cost 1: 1 of 2 left")
+
+
+@given(st.integers(0, 100))
+@settings(max_examples=20)
+def test_a_percentage_of_subjects_is_enforced_and_always_the_same(percent):
+    policy, _ = make({"limit": "1/minute", "enforce_percent": percent})
+    peers = [f"192.0.2.{number}" for number in range(200)]
+    for peer in peers:
+        ask(policy, peer=peer)
+    first = [ask(policy, peer=peer).allowed for peer in peers]
+    assert [ask(policy, peer=peer).allowed for peer in peers] == first
+    refused = first.count(False)
+    assert abs(refused - 2 * percent) < 40
+    if percent in (0, 100):
+        assert refused == 2 * percent
+
+
+def test_grace_is_used_up_by_the_period_and_takes_from_the_other_rules():
+    policy, clock = make({"limit": "2/minute fixed_window", "grace": 2}, {"limit": "10/hour"})
+    answers = [ask(policy) for _ in range(6)]
+    assert [verdict.allowed for verdict in answers] == [True, True, True, True, False, False]
+    assert [verdict.notes.graced for verdict in answers] == [(), (), ("r0",), ("r0",), (), ()]
+    assert answers[-1].decisions[1].remaining == 6  # two admitted, two graced, two refused for nothing
+    clock.advance(60)
+    assert count(policy, 6) == 4
+
+
+def test_grace_does_not_help_against_a_rule_without_it():
+    policy, _ = make({"limit": "2/minute", "grace": 5}, {"limit": "3/minute"})
+    assert count(policy, 10) == 3
+    assert make({"limit": "2/minute", "grace": 1}, {"limit": "2/minute"})[0].rules[0].grace == 1
+
+
+def test_penalty_blocks_the_subject_and_nobody_else_and_ends():
+    policy, clock = make({"limit": "2/second", "penalty": {"after": 3, "within": "1 minute", "block": "1 hour"}})
+    assert count(policy, 2) == 2
+    assert [ask(policy).reason for _ in range(4)] == ["limit", "limit", "limit", "blocked"]
+    clock.advance(1800)
+    verdict = ask(policy)
+    assert (verdict.reason, verdict.status, verdict.retry_after, verdict.rule) == ("blocked", 429, 1800.0, "r0")
+    assert ask(policy, peer=THERE).allowed
+    clock.advance(1799.999999)
+    assert not ask(policy).allowed
+    clock.advance(0.000001)
+    assert ask(policy).allowed
+
+
+def test_slow_violations_are_forgiven():
+    policy, clock = make({"limit": "1/second", "penalty": {"after": 3, "within": "10 seconds", "block": "1 hour"}})
+    for _ in range(20):
+        assert ask(policy).allowed
+        assert ask(policy).reason == "limit"
+        clock.advance(6)
+
+
+def test_allow_from():
+    policy, _ = make({"match": "/admin/**", "allow_from": ["10.0.0.0/8", "2001:db8::/32"]}, {"limit": "1/minute"})
+    assert ask(policy, "/admin").status == 403
+    assert ask(policy, "/admin", peer=None).status == 403
+    assert ask(policy, "/admin", peer="2002:a00:1::1").status == 403
+    assert ask(policy, "/admin", peer="::ffff:10.0.0.1").allowed
+    assert ask(policy, "/admin", peer="2001:db8::1").allowed
+    assert ask(policy).allowed  # a refusal by address took nothing
+
+
+def test_exempt():
+    policy, _ = make(
+        {"limit": "1/minute", "exempt": ["192.0.2.0/24", "tier:staff", "user:root"]},
+        {"limit": "2/minute"},
+        exempt=["198.51.100.0/24"],
+        identity={"user": "app:user"},
+        tiers={"from": "app:tier", "default": "none"},
+    )
+    assert count(policy, 5) == 1
+    assert count(policy, 5, peer="192.0.2.1") == 2
+    assert count(policy, 5, peer="198.51.100.1") == 5
+    assert count(policy, 5, peer="203.0.113.1", facts={"tier": "staff"}) == 2
+    assert count(policy, 5, peer="203.0.113.2", facts={"user": "root"}) == 2
+    assert count(policy, 5, peer="203.0.113.3", headers={"X-User": "root"}) == 1
+
+
+def test_costs():
+    seen = []
+    policy, _ = make(
+        {"match": "/constant", "limit": "10/minute", "cost": 4},
+        {"match": "/body", "limit": "10/minute", "cost": {"from": "body", "per": 1000, "most": 6}},
+        {"match": "/function", "limit": "10/minute", "cost": lambda request: seen.append(request) or 7},
+        {"match": "/header", "limit": "10/minute", "cost": {"from": "header:X-Cost", "missing": 3}},
+    )
+
+    def left(path, **more):
+        return ask(policy, path, **more).remaining
+
+    assert [left("/constant"), left("/constant"), ask(policy, "/constant").allowed] == [6, 2, False]
+    assert [left("/body", headers={"Content-Length": "1001"}), left("/body", size=10**9), left("/body", size=0)] == [
+        8,
+        2,
+        1,
+    ]
+    assert ask(policy, "/body", headers={"Transfer-Encoding": "chunked"}).allowed is False  # unknown counts as the most
+    assert left("/function") == 3
+    assert len(seen) == 1
+    assert [left("/header"), left("/header", headers={"X-Cost": "5"})] == [7, 2]
+
+
+def test_scopes_are_counted_apart_and_hold_together():
+    """A fleet's rule in the given store and an instance's rule in the process: all or nothing over both."""
+
+    class Elsewhere(MemoryStore):
+        blocking = True
+
+    clock = FakeClock(100.0)
+    policy, _ = make(
+        {"limit": "5/minute", "scope": "instance"},
+        {"match": "/a", "limit": "2/minute"},
+        given_store=Elsewhere(clock=clock),
+        clock=clock,
+    )
+    assert policy.instance is not policy.store
+    assert count(policy, 10, path="/a") == 2
+    assert count(policy, 10, path="/b") == 3  # the eight refusals of the fleet gave back what the instance had taken
+    assert asyncio.run(policy.acheck(Request(peer=HERE, path="/a"))).allowed is False
+
+
+def test_several_messages_of_one_socket():
+    policy, _ = make({"counts": "messages", "match": "/chat", "limit": "2/minute"}, {"limit": "1/minute"})
+    request = Request("GET", "/chat", HERE)
+    assert [policy.check_message(request).allowed for _ in range(3)] == [True, True, False]
+    assert policy.check_message(Request("GET", "/other", HERE)).allowed
+    assert ask(policy, "/chat").allowed
+
+
+# Reload and live changes
+
+
+def test_reload_is_whole_and_a_bad_file_changes_nothing(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_text('[[rules]]\nname = "r"\nlimit = "2/minute"\n')
+    policy = Policy.load(path, clock=FakeClock(100.0))
+    assert count(policy, 2) == 2
+    for bad in ("", "rules = 1", '[[rules]]\nname = "r"\nlimit = "2/mintue"\n', "]["):
+        path.write_text(bad)
+        with pytest.raises(InvalidRules):
+            policy.reload()
+        assert not ask(policy).allowed
+        assert ask(policy).retry_after == 30.0
+    path.write_text('[[rules]]\nname = "r"\nlimit = "2/minute burst 4"\n')
+    policy.reload()
+    assert count(policy, 5) == 2
+
+
+def test_the_watcher_reloads_what_changed_and_keeps_what_works(tmp_path, caplog):
+    from ratekeeper.watch import Watcher
+
+    path = tmp_path / "rules.json"
+    path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}]}')
+    policy = Policy.load(path)
+    errors = []
+    watcher = Watcher(policy, 3600.0, errors.append)
+    try:
+        assert watcher.look()
+        path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}, {"name": "s", "limit": "1/hour"}]}')
+        assert watcher.look()
+        assert [rule.name for rule in policy.rules] == ["r", "s"]
+        path.write_text("{")
+        assert watcher.look()
+        assert watcher.look()  # told once
+        assert [type(error) for error in errors] == [InvalidRules]
+        path.unlink()
+        assert watcher.look()
+        assert len(policy.rules) == 2
+        assert "the old ones stay" in caplog.text
+    finally:
+        watcher.stop()
+
+
+def test_a_policy_that_is_gone_is_no_longer_watched(tmp_path):
+    path = tmp_path / "rules.json"
+    path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}]}')
+    policy = Policy.load(path, watch=3600.0)
+    watcher = policy.watcher
+    assert watcher.look()
+    del policy
+    assert not watcher.look()
+    watcher.stop()
+
+
+def test_watching_needs_a_file():
+    policy, _ = make({"limit": "1/minute"})
+    with pytest.raises(InvalidInput, match="expected a policy that was loaded from a file"):
+        policy.watch()
+    with pytest.raises(InvalidInput, match="expected a policy that was loaded from a file"):
+        policy.reload()
+
+
+def changed(policy, limit):
+    from ratekeeper import config
+
+    policy.replace(config.parse({"rules": [{"name": "r0", "limit": limit}]}))
+
+
+LIMITS = [
+    "5/minute", "20/minute", "1/minute", "7 per 13 seconds", "100/hour", "5/minute burst 2", "10/second token_bucket",
+    "5/minute sliding_log", "9/hour sliding_log", "5/minute fixed_window", "7/hour fixed_window",
+    "5/minute sliding_window",
+    "8/minute sliding_window slices 4", "3/second leaky_bucket", "unlimited",
+]  # fmt: skip
+
+
+change = st.tuples(st.sampled_from(LIMITS), st.integers(0, 12), st.sampled_from([0, 0.1, 1, 20, 100]))
+
+
+@given(st.lists(change, max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_a_limit_that_changes_never_fails_and_never_locks_out_for_longer_than_itself(steps):
+    policy, clock = make({"limit": "5/minute"})
+    for limit, calls, pause in steps:
+        changed(policy, limit)
+        for _ in range(calls):
+            ask(policy)
+        verdict = ask(policy)
+        if not verdict.allowed:
+            (own,) = policy.rules[0].limits.values()
+            longest = -(-own.full // own.drain) if own.layout.startswith("bucket") else 2 * own.micros
+            assert 0 < verdict.retry_after * 1_000_000 <= longest
+            clock.advance(verdict.retry_after)
+            assert ask(policy).allowed
+        clock.advance(pause)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "raised", "lowered"),
+    [("sliding_log", 3, 0), ("fixed_window", 3, 0), ("sliding_window", 3, 0), ("gcra", 8, 2), ("token_bucket", 8, 2)],
+)
+def test_a_changed_limit_holds_at_once(algorithm, raised, lowered):
+    """Windows go on counting; a bucket of another rate has other ticks, and starts full."""
+    policy, _ = make({"limit": f"5/minute {algorithm}"})
+    assert count(policy, 9) == 5
+    changed(policy, f"8/minute {algorithm}")
+    assert count(policy, 9) == raised
+    changed(policy, f"2/minute {algorithm}")
+    assert count(policy, 9) == lowered
+
+
+def test_a_store_that_changes_is_opened_and_the_given_one_stays():
+    policy, _ = make({"limit": "1/minute"})
+    first = policy.store
+    from ratekeeper import config
+
+    policy.replace(config.parse({"store": "memory://?max_keys=5", "rules": [{"name": "r0", "limit": "1/minute"}]}))
+    assert policy.store is not first
+    assert policy.store.max_keys == 5
+    own = MemoryStore()
+    policy = Policy.parse({"rules": [{"name": "r", "limit": "1/minute"}]}, store=own)
+    policy.replace(config.parse({"store": "memory://?max_keys=5", "rules": [{"name": "r", "limit": "1/minute"}]}))
+    assert policy.store is own
+    policy.close()
+
+
+# Explain
+
+
+def test_explain_says_every_step_and_takes_nothing():
+    policy, _ = make(
+        {"limit": "2/minute"},
+        {"match": "GET /a/{id}", "by": ["ip", "user"], "limit": {"free": ["5/minute", "9/hour"], "gold": "unlimited"}},
+        {"match": "POST /a/*", "limit": "1/minute"},
+        {"limit": "1/day", "mode": "off"},
+        {"limit": "1/day", "mode": "shadow"},
+        {"match": "/admin/**", "allow_from": ["10.0.0.0/8"]},
+        {"limit": "1/day", "exempt": ["203.0.113.0/24"]},
+        trusted_proxies=["10.0.0.0/8"],
+        identity={"user": "app:user"},
+        tiers={"from": "app:tier", "default": "free"},
+    )
+    for _ in range(3):
+        told = str(policy.explain(Request("GET", "/a/./7", HERE, headers={"Host": "Api.Example:443"})))
+    assert told.splitlines() == [
+        "GET /a/./7 is read as GET /a/./7 and /a/7 on api.example",
+        "from 203.0.113.9, counted as 203.0.113.9",
+        "user: not known, the address stands in",
+        "tier: free",
+        "  + r0  2/minute, by ip, cost 1: 2 of 2 left",
+        "  + r1  5/minute, 9/hour of tier free, by ip and user, cost 1: 5 of 5 left",
+        "  - r2  matches POST /a/*, not this",
+        "  - r3  is off",
+        "  + r4  1/day, by ip, cost 1: 1 of 1 left (in shadow: refuses nobody)",
+        "  - r5  matches /admin/**, not this",
+        "  - r6  leaves this caller alone (exempt)",
+    ]
+    count(policy, 3)
+    steps = {step.rule: step for step in policy.explain(Request("GET", "/admin/x", HERE, facts={"tier": "gold"})).steps}
+    assert steps["r0"].text == "2/minute, by ip, cost 1: would refuse, free in 30 s"
+    assert steps["r5"].text == "refuses with 403: allowed from 10.0.0.0/8 only"
+    unlimited = policy.explain(Request("GET", "/a/1", HERE, facts={"tier": "gold"}))
+    assert unlimited.steps[1].text == "is unlimited for tier gold"

@@ -1,0 +1,207 @@
+"""Signed tokens: what is verified counts, nothing else does."""
+
+import base64
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from ratekeeper import InvalidRules, Policy, Request
+from ratekeeper.tokens import HURRY_FOR, Tokens
+
+SECRET = "a secret that is long enough for every one of them: " + "x" * 32
+FAR = 4_000_000_000
+
+
+def public_pem(key):
+    return (
+        key.public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        .decode()
+    )
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return {
+        "RS256": rsa.generate_private_key(65537, 2048),
+        "ES256": ec.generate_private_key(ec.SECP256R1()),
+        "EdDSA": ed25519.Ed25519PrivateKey.generate(),
+    }
+
+
+def policy(**own):
+    return Policy.parse(
+        {
+            "identity": {"user": "jwt:sub", "jwt": own},
+            "tiers": {"from": "jwt:plan", "default": "free"},
+            "rules": [{"name": "r", "by": "user", "limit": {"free": "10/minute", "paid": "1000/minute"}}],
+        }
+    )
+
+
+def seen(policy, token, peer="203.0.113.9"):
+    """Who is counted, and in which tier."""
+    from ratekeeper.identity import Caller
+
+    headers = {"Authorization": f"Bearer {token}"}
+    caller = Caller(policy.program.identity, Request(peer=peer, headers=headers))
+    return caller.user, caller.tier
+
+
+def test_a_secret():
+    own = policy(secret=SECRET)
+    good = jwt.encode({"sub": "42", "plan": "paid"}, SECRET, "HS256")
+    assert seen(own, good) == ("user:42", "paid")
+    assert seen(own, good) == ("user:42", "paid")  # remembered
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
+def test_public_keys(keys, algorithm):
+    own = policy(key=public_pem(keys[algorithm]), algorithms=[algorithm])
+    assert seen(own, jwt.encode({"sub": "42"}, keys[algorithm], algorithm)) == ("user:42", "free")
+
+
+def unsigned(claims):
+    def part(found):
+        return base64.urlsafe_b64encode(json.dumps(found).encode()).rstrip(b"=").decode()
+
+    return f"{part({'alg': 'none', 'typ': 'JWT'})}.{part(claims)}."
+
+
+def test_what_is_not_verified_does_not_exist(keys):
+    own = policy(secret=SECRET, issuer="me", audience="you")
+    claims = {"sub": "42", "plan": "paid", "iss": "me", "aud": "you"}
+    assert seen(own, jwt.encode(claims, SECRET, "HS256")) == ("user:42", "paid")
+    for bad in [
+        unsigned(claims),
+        jwt.encode(claims, SECRET + "!", "HS256"),
+        jwt.encode(claims, SECRET, "HS512"),
+        jwt.encode({**claims, "exp": 1}, SECRET, "HS256"),
+        jwt.encode({**claims, "nbf": FAR}, SECRET, "HS256"),
+        jwt.encode({**claims, "iss": "them"}, SECRET, "HS256"),
+        jwt.encode({**claims, "aud": "them"}, SECRET, "HS256"),
+        jwt.encode({"sub": "42", "plan": "paid"}, SECRET, "HS256"),
+        jwt.encode(claims, SECRET, "HS256")[:-2],
+        "",
+        "x",
+        "a.b.c",
+        "x" * 10_000,
+        "é" * 10,
+    ]:
+        assert seen(own, bad) == (None, "free"), bad[:80]
+
+
+def test_a_public_key_is_not_a_secret(keys):
+    """Algorithm confusion: a token signed with the public key as if it were a secret."""
+    pem = public_pem(keys["RS256"])
+    own = policy(key=pem)
+    header = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=")
+    body = base64.urlsafe_b64encode(b'{"sub":"42"}').rstrip(b"=")
+    import hmac
+
+    signature = base64.urlsafe_b64encode(hmac.digest(pem.encode(), header + b"." + body, "sha256")).rstrip(b"=")
+    assert seen(own, b".".join([header, body, signature]).decode()) == (None, "free")
+    with pytest.raises(InvalidRules, match="an algorithm that fits key"):
+        policy(key=pem, algorithms=["HS256"])
+
+
+def test_a_remembered_token_expires():
+    seconds = [0.0]
+    tokens = Tokens(algorithms=["HS256"], key=SECRET, clock=lambda: seconds[0])
+    token = jwt.encode({"sub": "42", "exp": FAR}, SECRET, "HS256")
+    judged = []
+    verify = tokens.verify
+    tokens.verify = lambda text: judged.append(seconds[0]) or verify(text)
+    for seconds[0] in (FAR - 100.0, FAR - 50.0, FAR - 39.0, FAR - 1.0, FAR + 0.0):
+        tokens.claims(token)
+    assert judged == [FAR - 100.0, FAR - 39.0, FAR + 0.0]  # a minute later, and as soon as it has expired
+
+
+def jwks(**keys):
+    found = []
+    for name, key in keys.items():
+        own = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
+        found.append({**own, "kid": name, "alg": "ES256", "use": "sig"})
+    return json.dumps({"keys": found})
+
+
+def test_a_key_set_in_a_file(keys, tmp_path):
+    (tmp_path / "jwks.json").write_text(jwks(one=keys["ES256"]))
+    (tmp_path / "rules.json").write_text(
+        json.dumps(
+            {
+                "identity": {"user": "jwt:sub", "jwt": {"jwks_file": "jwks.json"}},
+                "rules": [{"name": "r", "by": "user", "limit": "1/minute"}],
+            }
+        )
+    )
+    own = Policy.load(tmp_path / "rules.json")
+    good = jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})
+    assert seen(own, good)[0] == "user:42"
+    assert seen(own, jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "two"}))[0] is None
+    assert seen(own, jwt.encode({"sub": "42"}, keys["ES256"], "ES256"))[0] == "user:42"  # there is but one key
+
+
+def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
+    answers = [jwks(one=keys["ES256"])]
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answers[-1].encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        own = policy(jwks_url=f"http://127.0.0.1:{server.server_port}/keys")
+        tokens = own.program.identity.tokens
+        with tokens.fetching:  # whoever fetches has finished
+            pass
+        token = jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})
+        assert seen(own, token)[0] == "user:42"
+        other = ec.generate_private_key(ec.SECP256R1())
+        rotated = jwt.encode({"sub": "43"}, other, "ES256", headers={"kid": "two"})
+        answers.append(jwks(two=other))
+        assert seen(own, rotated)[0] is None  # unknown key: not believed, and not fetched again at once
+        assert len(asked) == 1
+        tokens.fetched_at -= HURRY_FOR + 1
+        assert seen(own, rotated)[0] is None  # this one starts the fetch
+        with tokens.fetching:
+            pass
+        assert seen(own, rotated)[0] == "user:43"
+        assert seen(own, token)[0] is None  # its key is gone
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (
+            {},
+            "rules: identity.jwt: expected one of secret_env, secret, key, key_file, jwks_file, jwks_url. It verifies",
+        ),
+        ({"secret": "a", "key": "b"}, "got ['secret', 'key']"),
+        ({"secret_env": "RATEKEEPER_NO_SUCH"}, "expected a variable that is set, got 'RATEKEEPER_NO_SUCH'"),
+        ({"jwks_url": "http://example.com/keys"}, "expected an https URL"),
+        ({"jwks_file": "no such file"}, "expected a file that can be read"),
+        ({"secret": SECRET, "algorithms": ["none"]}, "expected an algorithm that fits secret"),
+    ],
+)
+def test_mistakes_are_told_at_once(own, message):
+    with pytest.raises(InvalidRules) as found:
+        policy(**own)
+    assert message in str(found.value)
+    assert SECRET not in str(found.value)
