@@ -1,0 +1,153 @@
+"""ASGI middleware, for Starlette, FastAPI, Litestar, Quart and any other.
+
+    app = RateLimitMiddleware(app, policy="rules.toml")
+
+Pure ASGI: bodies and streams pass untouched, lifespan passes through, WebSocket handshakes are requests, and rules that
+count messages see each one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.adapters import policy_of
+from ratekeeper.request import new_request
+from ratekeeper.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+    from pathlib import Path
+
+    from ratekeeper.policy import Policy
+    from ratekeeper.request import Request
+    from ratekeeper.verdict import PolicyVerdict
+
+    Scope = MutableMapping[str, Any]
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+    Facts = Callable[[Scope], Mapping[str, Any] | None]
+
+VERDICT = "ratekeeper.verdict"  # in the scope: what was decided, for the application to read
+TRY_AGAIN_LATER = 1013  # the WebSocket close code
+
+
+class RateLimitMiddleware:
+    """Ask a policy before each request.  ``facts`` tells what the application has verified, as a dictionary."""
+
+    def __init__(self, app: App, policy: Policy | str | Path | Mapping[str, Any], facts: Facts | None = None) -> None:
+        self.app = app
+        self.policy = policy_of(policy)
+        self.facts = facts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind != "http" and kind != "websocket":
+            return await self.app(scope, receive, send)
+        request = request_of(scope)
+        if self.facts is not None:
+            request.facts = self.facts(scope)
+        policy = self.policy
+        verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
+        if not verdict.allowed:
+            return await refuse(scope, verdict, send)
+        if verdict.notes.taken and verdict.delay:
+            receive = await wait_turn(policy, verdict, receive)
+        scope[VERDICT] = verdict
+        if kind == "websocket" and policy.limits_messages:
+            receive = counted(policy, request, receive, send)
+        return await self.app(scope, receive, sender(verdict, send))
+
+
+def request_of(scope: Scope) -> Request:
+    client = scope.get("client")
+    return new_request(
+        scope.get("method", "GET"),
+        scope["path"],
+        client[0] if client else None,
+        scope["headers"],
+        scope["query_string"],
+    )
+
+
+def sender(verdict: PolicyVerdict, send: Send) -> Send:
+    """``send``, with the fields of the verdict on the first message of the response."""
+
+    def with_fields(message: Message) -> Awaitable[None]:
+        if message["type"] in STARTS:
+            message["headers"] = [*message.get("headers", ()), *verdict.headers]
+        return send(message)
+
+    return with_fields
+
+
+STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+
+
+async def refuse(scope: Scope, verdict: PolicyVerdict, send: Send) -> None:
+    """Answer with the verdict; a handshake is closed with 403 where the server cannot send another answer."""
+    start = "http.response"
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            return await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": verdict.message})
+        start = "websocket.http.response"
+    body = verdict.body
+    fields = [*verdict.headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": f"{start}.start", "status": verdict.status, "headers": fields})
+    return await send({"type": f"{start}.body", "body": b"" if scope.get("method") == "HEAD" else body})
+
+
+async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) -> Receive:
+    """Wait for the turn that a leaky bucket gave; a client that leaves gives its place back and raises.
+
+    What arrives meanwhile is kept for the application, at most one message: a body is never gathered here.
+    """
+    kept: list[Message] = []
+    turn = asyncio.ensure_future(policy.clock.asleep(round(verdict.delay * SECOND)))
+    heard = asyncio.ensure_future(receive())
+    try:
+        while not turn.done():
+            await asyncio.wait({turn, heard}, return_when=asyncio.FIRST_COMPLETED)
+            if not heard.done():
+                continue
+            message = heard.result()
+            if message["type"] in ("http.disconnect", "websocket.disconnect"):
+                raise asyncio.CancelledError
+            kept.append(message)
+            if message.get("more_body") or message["type"] == "websocket.connect":
+                await turn
+            else:
+                heard = asyncio.ensure_future(receive())
+    except BaseException:
+        turn.cancel()
+        heard.cancel()
+        await policy.agive_back(verdict)
+        raise
+
+    async def replay() -> Message:
+        if kept:
+            return kept.pop(0)
+        if not pending:
+            return await receive()
+        return await pending.pop()
+
+    pending = [] if heard.done() and kept else [heard]
+    return replay
+
+
+def counted(policy: Policy, request: Request, receive: Receive, send: Send) -> Receive:
+    """``receive``, asking the policy before each message; one too many closes the socket."""
+
+    async def checked() -> Message:
+        message = await receive()
+        if message["type"] != "websocket.receive":
+            return message
+        verdict = await policy.acheck_message(request)
+        if verdict.allowed:
+            return message
+        await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": verdict.message})
+        return {"type": "websocket.disconnect", "code": TRY_AGAIN_LATER}
+
+    return checked
