@@ -8,6 +8,9 @@ INSTALLED := $(VENV)/.installed
 JOBS ?= 2
 ARGS ?=
 
+# Editing the C core installs anew, which builds it.
+NATIVE := $(wildcard src/ratekeeper/native/*.[ch] src/ratekeeper/algorithms/*.h)
+
 # Branch coverage of these is 100 %: no clock, no I/O, so no excuse.
 FLOORS := src/ratekeeper/algorithms/*,src/ratekeeper/model.py,src/ratekeeper/units.py,src/ratekeeper/keys.py,src/ratekeeper/flow.py
 
@@ -21,9 +24,9 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help:
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The stamp is as old as the last complete installation; editing pyproject.toml makes it stale.
+# The stamp is as old as the last complete installation; editing pyproject.toml or the C core makes it stale.
 # The build leaves an egg-info in src/, a second and soon outdated record of our pytest plugin: away with it.
-$(INSTALLED): pyproject.toml scripts/make-venv
+$(INSTALLED): pyproject.toml setup.py scripts/make-venv $(NATIVE)
 	@sh scripts/make-venv $(VENV)
 	@echo "installing ratekeeper with all extras into $(VENV) (a minute or two the first time)"
 	@$(PIP) install --upgrade 'pip>=25.1'

@@ -81,9 +81,8 @@ def main() -> None:
         ("new key, table full", f"{full * 1e9:.0f} ns", f"{full / room:.2f}x"),
     ]
     table(f"{FLOOD:,} new keys, max_keys {MAX_KEYS:,}", ["decision", "time", "ratio"], rows)
-    states = limiter.store.table(limiter.name, limiter.limits).states
     unblocked = sum(limiter.peek(victim).allowed for victim in victims)
-    print(f"\nkeys held: {len(states):,}; exhausted keys unblocked: {unblocked} of {VICTIMS}")
+    print(f"\nkeys held: {limiter.store.size():,}; exhausted keys unblocked: {unblocked} of {VICTIMS}")
     first, second = memory()
     print(f"memory: {first:.0f} bytes a key when full, {second:.0f} after as many new keys again")
     costs = [(cost, freed(cost)) for cost in (1, 4, 5)]

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "ratekeeper"
 FLOORS = [
     {"errors"},
     {"algorithms"},
-    {"units", "keys", "clock"},
+    {"units", "keys", "clock", "native"},
     {"model"},
     {"stores"},
     {"flow"},

@@ -22,7 +22,8 @@ from ratekeeper.errors import (
 )
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.model import Decision, Limit, Verdict
-from ratekeeper.stores.memory import MemoryStore
+from ratekeeper.native import info
+from ratekeeper.stores import MemoryStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ __all__ = [
     "Request",
     "StoreUnavailable",
     "Verdict",
+    "info",
 ]
 
 

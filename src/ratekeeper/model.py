@@ -8,7 +8,9 @@ with the same pure rule that decided.
 from __future__ import annotations
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS, several, unlimited
-from ratekeeper.errors import InvalidCost, InvalidLimit, did_you_mean, shown
+from ratekeeper.errors import InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
+from ratekeeper.keys import encode
+from ratekeeper.native import core
 from ratekeeper.units import SECOND, format_period, parse_limit, parse_period, to_micros
 
 TYPE_CHECKING = False
@@ -511,6 +513,10 @@ class Decision(tuple):  # type: ignore[type-arg]
 
 
 decided = tuple.__new__  # decided(Decision, (allowed, limit, state, now, cost)): the rules' own way to make one
+
+if not TYPE_CHECKING and core is not None:  # its C twin takes its place, and keeps what stores in Python decide in it
+    core.learn(encode, whole_cost, to_micros, InvalidInput, Decision)
+    Decision, decided = core.Decision, core.decided
 
 
 class Verdict(Frozen):

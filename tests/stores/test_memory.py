@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from ratekeeper import InvalidStore, Limit, Limiter, MemoryStore
+from ratekeeper import InvalidStore, Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.stores.memory import MOST_TABLES
+from ratekeeper.stores.memory import MOST_TABLES, MemoryStore
 from ratekeeper.testing import FakeClock, TimedStoreContract, frozen
 
 

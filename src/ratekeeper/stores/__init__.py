@@ -7,9 +7,13 @@ cannot block also hands out tables (``table(space, limit)``) whose ``check(key, 
 from __future__ import annotations
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
-from ratekeeper.stores.memory import MAX_KEYS, MemoryStore
+from ratekeeper.native import core
+from ratekeeper.stores.memory import MAX_KEYS
+from ratekeeper.stores.memory import MemoryStore as MemoryStore
 
 TYPE_CHECKING = False
+if not TYPE_CHECKING and core is not None:  # the same promises, decided in C
+    from ratekeeper.stores.native import NativeStore as MemoryStore
 if TYPE_CHECKING:
     from typing import Any, Protocol
 

@@ -165,9 +165,7 @@ class MemoryStore:
     blocking = False
 
     def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
-        if max_keys.__class__ is not int or max_keys < 1:
-            raise InvalidStore(f"memory://: expected max_keys as a whole number of at least 1, got {shown(max_keys)}.")
-        self.max_keys = max_keys
+        self.max_keys = whole_max_keys(max_keys, "memory://")
         self.lock = allocate_lock()
         self.shelves: dict[tuple[str, str], Shelf] = {}
         self.tables: dict[tuple[str, Limit | Several], MemoryTable] = {}
@@ -222,6 +220,10 @@ class MemoryStore:
             self.clock = clock
             for table in self.tables.values():
                 table.nanos = clock.nanos
+
+    def size(self) -> int:
+        """How many keys have a state, recovered ones among them."""
+        return sum(len(states) for states, _ in self.shelves.values())
 
     def clear(self) -> None:
         """Forget all keys."""
@@ -302,6 +304,12 @@ class MemoryStore:
             for place in fresh:  # last, as a full table may forget one of the others for it
                 place[0].enter(place[1], after[place], now)
             return True
+
+
+def whole_max_keys(max_keys: object, place: str) -> int:
+    if isinstance(max_keys, int) and not isinstance(max_keys, bool) and max_keys >= 1:
+        return max_keys
+    raise InvalidStore(f"{place}: expected max_keys as a whole number of at least 1, got {shown(max_keys)}.")
 
 
 def take(state: State, now: int, check: Check) -> State:

@@ -1,0 +1,53 @@
+/* Twin of fixed_window.py: same names, same order.  The state's two numbers lie side by side: window, used. */
+#ifndef RATEKEEPER_FIXED_WINDOW_H
+#define RATEKEEPER_FIXED_WINDOW_H
+
+#include "../native/numbers.h"
+
+static inline bool fixed_window_decide(u64 state[2], u64 now, const Limit *limit, u64 cost) {
+    u64 window = now / limit->micros;
+    u64 used = 0;
+    if (state[0] >= window) {
+        used = state[1];
+        state[0] = window; /* the clock may have stepped back: what was used counts in the present window */
+    }
+    used += cost;
+    if (used > limit->count)
+        return false;
+    state[0] = window;
+    state[1] = used;
+    return true;
+}
+
+static inline u64 fixed_window_count(const u64 state[2], u64 now, const Limit *limit) {
+    return state[0] >= now / limit->micros ? state[1] : 0;
+}
+
+static inline u64 fixed_window_remaining(const u64 state[2], u64 now, const Limit *limit) {
+    u64 used = fixed_window_count(state, now, limit);
+    return used < limit->count ? limit->count - used : 0;
+}
+
+static inline i64 fixed_window_retry_after(const u64 state[2], u64 now, const Limit *limit, u64 cost) {
+    if (cost > limit->count)
+        return NEVER;
+    if (fixed_window_count(state, now, limit) + cost > limit->count)
+        return (i64)(limit->micros - now % limit->micros);
+    return 0;
+}
+
+static inline u64 fixed_window_reset_after(const u64 state[2], u64 now, const Limit *limit) {
+    return fixed_window_count(state, now, limit) ? limit->micros - now % limit->micros : 0;
+}
+
+static inline void fixed_window_refund(u64 state[2], u64 now, const Limit *limit, u64 cost, i64 at) {
+    u64 window = now / limit->micros, used = fixed_window_count(state, now, limit);
+    if (!used || at < 0 || (u64)at / limit->micros != window)
+        return;
+    state[0] = window;
+    state[1] = used > cost ? used - cost : 0;
+}
+
+#define fixed_window_debt fixed_window_count
+
+#endif

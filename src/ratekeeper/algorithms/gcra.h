@@ -1,0 +1,50 @@
+/* Twin of gcra.py: same names, same order. */
+#ifndef RATEKEEPER_GCRA_H
+#define RATEKEEPER_GCRA_H
+
+#include "../native/numbers.h"
+
+static inline bool gcra_decide(u128 *state, u64 instant, const Limit *limit, u64 cost) {
+    u128 now = (u128)instant * limit->drain;
+    u128 horizon = now + limit->full;
+    u128 tat = *state > now ? *state : now;
+    if (tat > horizon) /* the clock stepped back, or the burst was lowered: never owe more than a burst */
+        tat = *state = horizon;
+    tat += (u128)cost * limit->unit;
+    if (tat > horizon)
+        return false;
+    *state = tat;
+    return true;
+}
+
+static inline u128 gcra_backlog(u128 state, u64 instant, const Limit *limit) {
+    u128 now = (u128)instant * limit->drain;
+    if (state <= now)
+        return 0;
+    return state - now < limit->full ? state - now : limit->full;
+}
+
+static inline u64 gcra_remaining(u128 state, u64 now, const Limit *limit) {
+    return (u64)((limit->full - gcra_backlog(state, now, limit)) / limit->unit);
+}
+
+static inline i64 gcra_retry_after(u128 state, u64 now, const Limit *limit, u64 cost) {
+    if (cost > limit->capacity)
+        return NEVER;
+    u128 level = gcra_backlog(state, now, limit) + (u128)cost * limit->unit;
+    return level > limit->full ? (i64)divided_up(level - limit->full, limit->drain) : 0;
+}
+
+static inline u64 gcra_reset_after(u128 state, u64 now, const Limit *limit) {
+    return divided_up(gcra_backlog(state, now, limit), limit->drain);
+}
+
+static inline u128 gcra_refund(u128 state, u64 now, const Limit *limit, u64 cost) {
+    u128 owed = gcra_backlog(state, now, limit);
+    u128 back = (u128)cost * limit->unit;
+    return owed ? (u128)now * limit->drain + (owed > back ? owed - back : 0) : 0;
+}
+
+#define gcra_debt gcra_backlog
+
+#endif

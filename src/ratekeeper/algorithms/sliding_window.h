@@ -1,0 +1,124 @@
+/* Twin of sliding_window.py: same names, same order.
+ *
+ * The state's digits lie side by side: the index of the newest slice, then slices + 1 counters, newest first.
+ */
+#ifndef RATEKEEPER_SLIDING_WINDOW_H
+#define RATEKEEPER_SLIDING_WINDOW_H
+
+#include "../native/numbers.h"
+
+/* All that was counted, as if in one slice: where the clock stepped back, it counts in the present. */
+static inline void sliding_window_gather(u64 *counters, const Limit *limit) {
+    u64 sum = 0;
+    for (u64 age = 0; age <= limit->slices; age++) {
+        sum += counters[age];
+        counters[age] = 0;
+    }
+    counters[0] = least(limit->count, sum);
+}
+
+static inline bool sliding_window_decide(u64 *state, u64 now, const Limit *limit, u64 cost) {
+    u64 slices = limit->slices;
+    u64 width = limit->micros;
+    u64 position = now * slices;
+    u64 newest = position / width;
+    u64 *counters = state + 1;
+    u64 passed = newest > state[0] ? newest - state[0] : 0;
+    if (newest < state[0]) {
+        sliding_window_gather(counters, limit);
+        state[0] = newest;
+    }
+    u64 sum = 0;
+    for (u64 age = passed; age < slices; age++)
+        sum += counters[age - passed];
+    u64 oldest = passed <= slices ? counters[slices - passed] : 0;
+    if (cost > limit->count || sum > limit->count - cost)
+        return false;
+    u64 room = limit->count - cost - sum;
+    if (oldest && (u128)oldest * ((newest + 1) * width - position) > (u128)room * width)
+        return false;
+    if (passed) {
+        for (u64 age = slices + 1; age-- > 0;)
+            counters[age] = age >= passed ? counters[age - passed] : 0;
+        state[0] = newest;
+    }
+    counters[0] += cost;
+    return true;
+}
+
+/* The index of the present slice, and into `counters` all from the newest to the oldest. */
+static inline u64 sliding_window_unpack(const u64 *state, u64 now, const Limit *limit, u64 *counters) {
+    u64 newest = now * limit->slices / limit->micros;
+    u64 passed = newest > state[0] ? newest - state[0] : 0;
+    for (u64 age = 0; age <= limit->slices; age++)
+        counters[age] = age >= passed ? state[1 + age - passed] : 0;
+    if (newest < state[0])
+        sliding_window_gather(counters, limit);
+    return newest;
+}
+
+static inline u128 sliding_window_weighed(const u64 *state, u64 now, const Limit *limit) {
+    u64 counters[MOST_SLICES + 1], sum = 0;
+    u64 newest = sliding_window_unpack(state, now, limit, counters);
+    for (u64 age = 0; age < limit->slices; age++)
+        sum += counters[age];
+    u64 covered = (newest + 1) * limit->micros - now * limit->slices;
+    return (u128)sum * limit->micros + (u128)counters[limit->slices] * covered;
+}
+
+static inline u64 sliding_window_remaining(const u64 *state, u64 now, const Limit *limit) {
+    u64 used = divided_up(sliding_window_weighed(state, now, limit), limit->micros);
+    return used < limit->count ? limit->count - used : 0;
+}
+
+static inline i64 sliding_window_retry_after(const u64 *state, u64 now, const Limit *limit, u64 cost) {
+    if (cost > limit->count)
+        return NEVER;
+    u64 counters[MOST_SLICES + 1], slices = limit->slices;
+    u64 newest = sliding_window_unpack(state, now, limit, counters);
+    u64 start = now * slices;
+    for (;;) {
+        u64 oldest = counters[slices], sum = 0;
+        for (u64 age = 0; age < slices; age++)
+            sum += counters[age];
+        if (sum <= limit->count - cost) { /* the oldest may weigh room / oldest */
+            u128 room = limit->count - cost - sum;
+            i128 may = oldest ? (i128)(room * limit->micros / oldest) : (i128)limit->micros;
+            i128 enough = (i128)(newest + 1) * limit->micros - may;
+            u64 from = enough > (i128)start ? (u64)enough : start;
+            u64 until = divided_up(from, slices);
+            return until > now ? (i64)(until - now) : 0;
+        }
+        newest++;
+        memmove(counters + 1, counters, slices * sizeof(u64));
+        counters[0] = 0;
+        start = newest * limit->micros;
+    }
+}
+
+static inline u64 sliding_window_reset_after(const u64 *state, u64 now, const Limit *limit) {
+    u64 counters[MOST_SLICES + 1];
+    u64 newest = sliding_window_unpack(state, now, limit, counters);
+    for (u64 age = 0; age <= limit->slices; age++)
+        if (counters[age])
+            return divided_up((u128)(newest + limit->slices + 1 - age) * limit->micros, limit->slices) - now;
+    return 0;
+}
+
+static inline void sliding_window_refund(u64 *state, u64 now, const Limit *limit, u64 cost, i64 at) {
+    u64 counters[MOST_SLICES + 1];
+    u64 newest = sliding_window_unpack(state, now, limit, counters);
+    u64 then = at < 0 ? 0 : (u64)at * limit->slices / limit->micros;
+    u64 age = at < 0 ? limit->slices + 1 : newest > then ? newest - then : 0;
+    for (; age <= limit->slices; age++) {
+        u64 back = least(cost, counters[age]);
+        counters[age] -= back;
+        cost -= back;
+    }
+    state[0] = newest;
+    memcpy(state + 1, counters, (limit->slices + 1) * sizeof(u64));
+}
+
+#define sliding_window_debt sliding_window_weighed
+
+#endif

@@ -1,0 +1,45 @@
+"""Which engine decides in process: the C twin where it was built, else the rules in Python.
+
+``RATEKEEPER_PURE=1`` in the environment chooses Python; the answers are the same, only slower.
+"""
+
+from __future__ import annotations
+
+from os import environ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    core: ModuleType | None = None
+
+if environ.get("RATEKEEPER_PURE", "") not in ("", "0"):
+    core, REASON = None, "RATEKEEPER_PURE is set"
+else:
+    try:
+        from ratekeeper.native import core
+
+        REASON = "the native core was built"
+    except ImportError as error:
+        core, REASON = None, f"the native core is not here: {error}"
+
+ENGINE = "pure" if core is None else "native"
+
+
+def info() -> dict[str, object]:
+    """What decides here, and why: the version, the engine and the facts of the platform it depends on."""
+    import platform
+
+    from ratekeeper import __version__
+
+    return {
+        "version": __version__,
+        "engine": ENGINE,
+        "reason": REASON,
+        "shared_memory": ENGINE == "native" and platform.system() == "Linux",
+        "lock_free": bool(core is not None and core.CAN_SWAP),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+    }

@@ -1,0 +1,163 @@
+/* The module: its types, what it must learn from Python, and what shared memory asks of it. */
+#include "core.h"
+
+/* learn(encode, whole_cost, to_micros, InvalidInput): what lives in Python and is asked for what is rare. */
+static PyObject *learn(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *encode, *whole_cost, *to_micros, *invalid, *pure;
+    if (!PyArg_ParseTuple(args, "OOOOO:learn", &encode, &whole_cost, &to_micros, &invalid, &pure))
+        return NULL;
+    PyObject **places[] = {&state->encode, &state->whole_cost, &state->to_micros, &state->invalid, &state->pure};
+    PyObject *values[] = {encode, whole_cost, to_micros, invalid, pure};
+    for (int index = 0; index < 5; index++) {
+        PyObject *before = *places[index];
+        *places[index] = Py_NewRef(values[index]);
+        Py_XDECREF(before);
+    }
+    Py_RETURN_NONE;
+}
+
+/* shape(limit, shared): a text that is equal for limits whose states can lie on one shelf. */
+static PyObject *shape_text(PyObject *module, PyObject *args) {
+    PyObject *limit;
+    int shared;
+    if (!PyArg_ParseTuple(args, "Op:shape", &limit, &shared))
+        return NULL;
+    TermsObject *terms = terms_from(PyModule_GetState(module), limit);
+    if (!terms)
+        return NULL;
+    Shape *shape = shape_of(terms->limits, terms->parts, shared, !shared || CAN_SWAP);
+    Py_DECREF(terms);
+    if (!shape)
+        return PyErr_NoMemory();
+    PyObject *text = shape->packed ? PyUnicode_FromFormat("packed:%u", (unsigned)shape->digit)
+                                   : PyUnicode_FromFormat("wide:%u", (unsigned)shape->words);
+    free(shape);
+    return text;
+}
+
+static PyObject *shared_size(PyObject *module, PyObject *args) {
+    PyObject *limit;
+    unsigned long long max_keys;
+    if (!PyArg_ParseTuple(args, "OK:shared_size", &limit, &max_keys))
+        return NULL;
+    TermsObject *terms = terms_from(PyModule_GetState(module), limit);
+    if (!terms)
+        return NULL;
+    Shape *shape = shape_of(terms->limits, terms->parts, true, CAN_SWAP);
+    Py_DECREF(terms);
+    if (!shape)
+        return PyErr_NoMemory();
+    size_t size = shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys));
+    free(shape);
+    return PyLong_FromSize_t(size);
+}
+
+/* prepare(limit, max_keys, memory): make the guards of a table that nobody has seen yet. */
+static PyObject *prepare(PyObject *module, PyObject *args) {
+    PyObject *limit;
+    unsigned long long max_keys;
+    Py_buffer memory;
+    if (!PyArg_ParseTuple(args, "OKw*:prepare", &limit, &max_keys, &memory))
+        return NULL;
+    TermsObject *terms = terms_from(PyModule_GetState(module), limit);
+    Shape *shape = terms ? shape_of(terms->limits, terms->parts, true, CAN_SWAP) : NULL;
+    Py_XDECREF(terms);
+    bool made = false;
+    if (shape && (size_t)memory.len >= shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys)))
+        made = make_shared(shape, memory.buf, regions_for(max_keys), buckets_for(max_keys));
+    free(shape);
+    PyBuffer_Release(&memory);
+    if (!made) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_OSError, "this system has no robust mutexes that processes can share");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL, "The way of stores in Python to make a Decision."},
+    {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
+    {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
+    {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},
+    {"prepare", prepare, METH_VARARGS, "Make shared memory ready, before anybody else sees it."},
+    {NULL, NULL, 0, NULL}};
+
+static int start(PyObject *module) {
+    State *state = PyModule_GetState(module);
+    struct { PyTypeObject **place; PyType_Spec *spec; const char *name; } types[] = {
+        {&state->terms_type, &terms_spec, NULL},       {&state->decision_type, &decision_spec, "Decision"},
+        {&state->shelf_type, &shelf_spec, "Shelf"},    {&state->table_type, &table_spec, "Table"},
+        {&state->store_type, &store_spec, "Store"},
+    };
+    for (size_t index = 0; index < sizeof(types) / sizeof(types[0]); index++) {
+        *types[index].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[index].spec, NULL);
+        if (!*types[index].place ||
+            (types[index].name && PyModule_AddObjectRef(module, types[index].name, (PyObject *)*types[index].place) < 0))
+            return -1;
+    }
+    struct { PyObject **place; const char *text; } names[] = {{&state->space, "space"}, {&state->key, "key"},
+        {&state->limit, "limit"}, {&state->cost, "cost"}, {&state->table_for, "table_for"}};
+    for (size_t index = 0; index < sizeof(names) / sizeof(names[0]); index++)
+        if (!(*names[index].place = PyUnicode_InternFromString(names[index].text)))
+            return -1;
+    return PyModule_AddIntConstant(module, "CAN_SWAP", CAN_SWAP);
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->terms_type);
+    Py_VISIT(state->decision_type);
+    Py_VISIT(state->shelf_type);
+    Py_VISIT(state->table_type);
+    Py_VISIT(state->store_type);
+    Py_VISIT(state->encode);
+    Py_VISIT(state->whole_cost);
+    Py_VISIT(state->to_micros);
+    Py_VISIT(state->invalid);
+    Py_VISIT(state->pure);
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->encode);
+    Py_CLEAR(state->whole_cost);
+    Py_CLEAR(state->to_micros);
+    Py_CLEAR(state->invalid);
+    Py_CLEAR(state->pure);
+    return 0;
+}
+
+static void finish(void *module) {
+    State *state = PyModule_GetState(module);
+    clear(module);
+    free_spares(state);
+    Py_CLEAR(state->terms_type);
+    Py_CLEAR(state->decision_type);
+    Py_CLEAR(state->shelf_type);
+    Py_CLEAR(state->table_type);
+    Py_CLEAR(state->store_type);
+    Py_CLEAR(state->space);
+    Py_CLEAR(state->key);
+    Py_CLEAR(state->limit);
+    Py_CLEAR(state->cost);
+    Py_CLEAR(state->table_for);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, start},
+#if PY_VERSION_HEX >= 0x030C0000 && !defined(Py_LIMITED_API)
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "ratekeeper.native.core",
+    .m_doc = "The C twin of the rules, the key table around them, and Decision.", .m_size = sizeof(State),
+    .m_methods = methods, .m_slots = slots, .m_traverse = traverse, .m_clear = clear, .m_free = finish};
+
+PyMODINIT_FUNC PyInit_core(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,120 @@
+/* What the parts of the extension know of each other: the module's state and its objects. */
+#ifndef RATEKEEPER_CORE_H
+#define RATEKEEPER_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#ifdef Py_GIL_DISABLED
+#define RATEKEEPER_LOCKED 1
+#endif
+
+#include "hot.h"
+
+#define SPARE_DECISIONS 64
+#define PLAIN 0   /* a decision of one limit, with its evidence */
+#define TOGETHER 1 /* of several limits: `other` is the tuple of their decisions */
+#define GIVEN 2   /* made from answers */
+#define PURE 3    /* made by a store in Python: `other` is its own decision */
+
+typedef struct DecisionObject DecisionObject;
+
+typedef struct {
+    PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type;
+    PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
+    PyObject *pure;                                      /* the Decision in Python */
+    PyObject *space, *key, *limit, *cost, *table_for;    /* names */
+    PyObject *zero;                                      /* 0.0 */
+    DecisionObject *spare[SPARE_DECISIONS];
+    int spares;
+} State;
+
+/* A limit, or several, in numbers. */
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    PyObject *limit;
+    PyObject *each; /* a tuple of the terms of each of several limits, else NULL */
+    Limit *limits;
+    uint32_t parts;
+} TermsObject;
+
+struct DecisionObject {
+    PyObject_HEAD
+    TermsObject *terms;
+    PyObject *other;
+    u64 now;
+    u64 cost;
+    i64 capacity, delay; /* of a given one */
+    Evidence evidence;
+    int kind;
+};
+
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    Shelf *shelf;
+    Py_buffer memory; /* of a shared one */
+    bool shared;
+} ShelfObject;
+
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    TermsObject *terms;
+    ShelfObject *home;
+    Shelf *shelf;    /* NULL: unlimited */
+    PyObject *nanos; /* NULL: the machine's monotonic clock */
+} TableObject;
+
+#define KNOWN_TABLES 256
+
+typedef struct {
+    PyObject *space, *limit;
+    TableObject *table;
+} Known;
+
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    PyObject *nanos;
+    uint32_t lock;
+    Known known[KNOWN_TABLES];
+} StoreObject;
+
+extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec;
+
+static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
+
+TermsObject *terms_from(State *state, PyObject *limit);
+PyObject *state_to_python(const Item *item);
+bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash);
+bool cost_from(State *state, PyObject *cost, u64 *number);
+bool read_nanos(State *state, PyObject *nanos, u64 *now);
+u64 machine_clock(void);
+bool set_nanos(PyObject **place, PyObject *nanos);
+
+/* Answers. */
+PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
+PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
+void free_spares(State *state);
+
+static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
+    DecisionObject *self;
+#ifndef Py_GIL_DISABLED
+    if (state->spares) {
+        self = state->spare[--state->spares];
+        PyObject_Init((PyObject *)self, state->decision_type);
+    } else
+#endif
+        self = PyObject_New(DecisionObject, state->decision_type);
+    if (!self)
+        return NULL;
+    Py_XINCREF(terms);
+    self->terms = terms;
+    self->other = NULL;
+    self->kind = PLAIN;
+    return self;
+}
+
+#endif

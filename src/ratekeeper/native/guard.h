@@ -1,0 +1,79 @@
+/* What lets processes share a table: a slot that changes at once, and a guard for each region.
+ *
+ * A packed slot is sixteen bytes and is written by one compare-and-swap: a process killed at any instruction leaves
+ * the old state or the new one.  A wide record is written under the region's guard, a robust mutex; what stood there
+ * is noted first, and whoever finds the guard's owner dead puts it back.  The dead one had told nobody of a
+ * decision, so nothing is admitted twice and nothing is lost but what it was about to take.
+ *
+ * A slot that a plan of several keys has read is marked busy while the plan is decided: nobody swaps it then, and
+ * whoever wants it waits at the guard.  Only the owner of the guard marks slots, so under the guard a mark that is
+ * not one's own is a dead owner's, and is taken off.
+ */
+#ifndef RATEKEEPER_GUARD_H
+#define RATEKEEPER_GUARD_H
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "numbers.h"
+
+#define PRINT_MASK ((((u64)1) << 48) - 1)
+#define BUSY ((u64)1 << 15)
+#define HIGH_MASK (BUSY - 1)
+
+typedef struct {
+    u64 high; /* 48 bits of the key's hash, the busy mark, the upper 15 bits of the state */
+    u64 low;
+} __attribute__((aligned(16))) Slot;
+
+static inline u64 print_in(Slot slot) { return slot.high >> 16; }
+static inline u128 state_in(Slot slot) { return (u128)(slot.high & HIGH_MASK) << 64 | slot.low; }
+static inline bool is_busy(Slot slot) { return slot.high & BUSY; }
+
+static inline Slot slot_with(u64 print, u128 state) {
+    return (Slot){print << 16 | (u64)(state >> 64), (u64)state};
+}
+
+#if defined(__x86_64__)
+#define CAN_SWAP true
+/* Write `new` if the slot is still `old`; says whether it was. */
+static inline bool swap_slot(Slot *slot, Slot old, Slot new) {
+    bool swapped;
+    __asm__ __volatile__("lock cmpxchg16b %1"
+                         : "=@ccz"(swapped), "+m"(*slot), "+a"(old.high), "+d"(old.low)
+                         : "b"(new.high), "c"(new.low)
+                         : "memory");
+    return swapped;
+}
+#else /* elsewhere every shared record is a wide one, under its guard */
+#define CAN_SWAP false
+static inline bool swap_slot(Slot *slot, Slot old, Slot new) {
+    (void)old;
+    *slot = new;
+    return true;
+}
+#endif
+
+/* May be torn by a swap in between: a swap that expects it then fails. */
+static inline Slot read_slot(const Slot *slot) {
+    return (Slot){__atomic_load_n(&slot->high, __ATOMIC_RELAXED), __atomic_load_n(&slot->low, __ATOMIC_RELAXED)};
+}
+
+typedef struct {
+    pthread_mutex_t mutex;
+    u64 noted;    /* 1: the record of `slot` is being written, and `before` is what stood there */
+    u64 slot;
+    u64 before[]; /* as many words as a record has outside its rings */
+} Guard;
+
+static inline bool make_guard(Guard *guard) {
+    pthread_mutexattr_t kind;
+    if (pthread_mutexattr_init(&kind))
+        return false;
+    bool made = !pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED) &&
+                !pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST) && !pthread_mutex_init(&guard->mutex, &kind);
+    pthread_mutexattr_destroy(&kind);
+    return made;
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* The numbers that all rules share: whole microseconds, whole ticks, and one limit's terms.
+ *
+ * Law: no floats, no rounding.  An instant is below MOST_NOW microseconds and a limit keeps model.py's bounds,
+ * so a bucket's state, (now + recovery) * drain, stays below 2^79 and nothing here can overflow.
+ * No Python.h: a plain C program can run every rule.
+ */
+#ifndef RATEKEEPER_NUMBERS_H
+#define RATEKEEPER_NUMBERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef uint64_t u64;
+typedef int64_t i64;
+typedef unsigned __int128 u128;
+typedef __int128 i128;
+
+#define MOST_NOW ((u64)1 << 52)     /* 142 years */
+#define MOST_COST 999999999999999ULL /* model.UNLIMITED */
+#define MOST_COUNT 1000000000000ULL  /* model.MOST */
+#define MOST_DRAIN ((u64)1 << 26)    /* model.MOST_DRAIN */
+#define MOST_SLICES 100
+#define NEVER INT64_MIN               /* a retry_after of None */
+
+enum algorithm { FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, UNLIMITED };
+
+typedef struct {
+    enum algorithm algorithm;
+    u64 count;
+    u64 micros;   /* the period */
+    u64 slices;
+    u64 capacity;
+    u64 unit;     /* ticks in one unit of cost */
+    u64 drain;    /* ticks in a microsecond */
+    u128 full;    /* ticks in a burst */
+} Limit;
+
+static inline u64 least(u64 a, u64 b) { return a < b ? a : b; }
+
+static inline u64 divided_up(u128 value, u64 by) {
+    /* Most quotients fit the machine's own division, which is several times faster. */
+    if (value >> 63 == 0)
+        return ((u64)value + by - 1) / by;
+    return (u64)((value + by - 1) / by);
+}
+
+#endif

@@ -1,0 +1,394 @@
+/* Deciding the checks of a plan as one, on private or shared tables: all or nothing.
+ *
+ * lock, read every state, then (with the instant known) decide on copies, then write, then unlock.  Nothing here
+ * calls back into the interpreter, so nobody can come in between.
+ */
+#ifndef RATEKEEPER_PLAN_H
+#define RATEKEEPER_PLAN_H
+
+#include "shared.h"
+
+#define MOST_PARTS 64
+
+typedef struct {
+    Shelf *shelf;        /* NULL: unlimited, nothing is kept */
+    const Limit *limits; /* one for each part */
+    u64 hash;
+    u64 cost;
+    Place place;
+    i64 slot;      /* -1: the key is not there */
+    u64 *old;      /* the record as it stands, and */
+    u64 *new;      /* as it will */
+    u64 pending;   /* units that earlier checks of this plan enter into the same logs */
+    u64 fits;      /* a bit for each part */
+    int twin;      /* an earlier check of the same key, or -1 */
+    bool last;     /* no later check of the same key */
+    bool allowed;
+} Item;
+
+/* What an answer is worked out from when it is read.  Logs and sliced windows answer at once: they change or are long. */
+typedef struct {
+    bool told;  /* word: remaining, retry_after, reset_after; else the state itself */
+    bool allowed;
+    u64 word[3];
+} Evidence;
+
+static inline const Shape *shape_in(const Item *item) { return item->shelf->shape; }
+
+/* Guards are taken in one order by all processes, so two plans never wait for each other. */
+static inline bool comes_before(const Item *a, const Item *b) {
+    if (a->shelf->identity != b->shelf->identity)
+        return a->shelf->identity < b->shelf->identity;
+    return (uintptr_t)a->place.region < (uintptr_t)b->place.region;
+}
+
+/* `order` is a scratch row of as many pointers as there are items; returns how many regions were taken. */
+static inline int lock_all(Item *items, int count, Item **order, int *error) {
+    int regions = 0;
+    *error = 0;
+    for (int index = 0; index < count; index++) {
+        Item *item = items + index;
+        if (!item->shelf)
+            continue;
+        item->place.region = region_of(item->shelf, item->hash);
+        int at = regions;
+        bool known = false;
+        for (int other = 0; other < regions && !known; other++)
+            known = order[other]->place.region == item->place.region;
+        if (known)
+            continue;
+        for (; at > 0 && comes_before(item, order[at - 1]); at--)
+            order[at] = order[at - 1];
+        order[at] = item;
+        regions++;
+    }
+    for (int index = 0; index < regions; index++) {
+        Region *region = order[index]->place.region;
+        if (!region->guard) {
+            hold(&region->lock);
+        } else if ((*error = lock_guard(shape_in(order[index]), region))) {
+            return index;
+        }
+    }
+    return regions;
+}
+
+static inline void unlock_all(Item **order, int regions) {
+    while (regions-- > 0) {
+        Region *region = order[regions]->place.region;
+        if (region->guard)
+            unlock_guard(region);
+        else
+            let_go(&region->lock);
+    }
+}
+
+static inline void read_item(Item *items, int index) {
+    Item *item = items + index;
+    item->twin = -1;
+    item->last = true;
+    item->slot = -1;
+    item->pending = 0;
+    if (!item->shelf)
+        return;
+    const Shape *shape = shape_in(item);
+    item->place = place_of(item->shelf, item->hash);
+    for (int other = index - 1; other >= 0 && item->twin < 0; other--)
+        if (items[other].shelf == item->shelf && items[other].hash == item->hash)
+            item->twin = other;
+    if (item->twin >= 0) {
+        items[item->twin].last = false;
+        item->slot = items[item->twin].slot;
+        return;
+    }
+    item->slot = find(shape, item->place);
+    if (item->slot < 0) {
+        memset(item->old, 0, shape->words * sizeof(u64));
+    } else if (shape->packed && item->place.region->guard) {
+        unpack(shape, state_in(make_busy(slots_of(item->place.region) + item->slot)), item->old);
+    } else {
+        read_record(shape, item->place.region, (size_t)item->slot, item->old);
+    }
+}
+
+static inline Log item_log(const Item *item, const Part *part, u64 *words) {
+    if (!part->ring)
+        return log_view(part, words + part->offset);
+    if (item->slot < 0)
+        return (Log){(u64 *)&NOTHING_LOGGED, NULL, 0};
+    return log_view(part, record_at(shape_in(item), item->place.region, (size_t)item->slot) + part->offset);
+}
+
+static inline bool decide_part(const Item *item, const Part *part, const Limit *limit, u64 *words, u64 now) {
+    u128 state;
+    bool fits;
+    switch (limit->algorithm) { /* not the part's: the three buckets may share a table */
+    case FIXED_WINDOW: return fixed_window_decide(words, now, limit, item->cost);
+    case SLIDING_WINDOW: return sliding_window_decide(words, now, limit, item->cost);
+    case SLIDING_LOG: {
+        Log log = item_log(item, part, words - part->offset);
+        return sliding_log_used(&log, now, limit) + item->pending + item->cost <= limit->count;
+    }
+    case UNLIMITED: return true;
+    default:
+        state = joined(words);
+        fits = limit->algorithm == GCRA           ? gcra_decide(&state, now, limit, item->cost)
+               : limit->algorithm == TOKEN_BUCKET ? token_bucket_decide(&state, now, limit, item->cost)
+                                                  : leaky_bucket_decide(&state, now, limit, item->cost);
+        split(state, words);
+        return fits;
+    }
+}
+
+/* Twin of several.py's decide: a part that fits where another does not stays as it was. */
+static inline void decide_item(Item *items, int index, u64 now) {
+    Item *item = items + index;
+    item->allowed = true;
+    if (!item->shelf)
+        return;
+    const Shape *shape = shape_in(item);
+    if (item->twin >= 0) {
+        Item *twin = items + item->twin;
+        memcpy(item->old, twin->new, shape->words * sizeof(u64));
+        item->pending = twin->pending + (twin->allowed ? twin->cost : 0);
+    }
+    memcpy(item->new, item->old, shape->words * sizeof(u64));
+    item->fits = 0;
+    for (uint32_t each = 0; each < shape->parts; each++) {
+        const Part *part = shape->part + each;
+        if (decide_part(item, part, item->limits + each, item->new + part->offset, now))
+            item->fits |= (u64)1 << each;
+        else
+            item->allowed = false;
+    }
+    if (!item->allowed)
+        for (uint32_t each = 0; each < shape->parts; each++) {
+            const Part *part = shape->part + each;
+            if (item->fits >> each & 1 && !part->ring)
+                memcpy(item->new + part->offset, item->old + part->offset, part->words * sizeof(u64));
+        }
+}
+
+static inline void bear_witness(const Item *item, uint32_t each, u64 *record, u64 now, u64 cost, u64 pending,
+                                bool allowed, Evidence *evidence) {
+    const Part *part = shape_in(item)->part + each;
+    const Limit *limit = item->limits + each;
+    u64 *words = record + part->offset;
+    *evidence = (Evidence){false, allowed, {0, 0, 0}};
+    if (part->algorithm == SLIDING_LOG) {
+        Log log = item_log(item, part, record);
+        evidence->told = true;
+        evidence->word[0] = sliding_log_remaining(&log, now, limit, pending);
+        evidence->word[1] = (u64)(allowed ? 0 : sliding_log_retry_after(&log, now, limit, cost, pending));
+        evidence->word[2] = sliding_log_reset_after(&log, now, limit, pending);
+    } else if (part->algorithm == SLIDING_WINDOW && limit->slices > 1) {
+        evidence->told = true;
+        evidence->word[0] = sliding_window_remaining(words, now, limit);
+        evidence->word[1] = (u64)(allowed ? 0 : sliding_window_retry_after(words, now, limit, cost));
+        evidence->word[2] = sliding_window_reset_after(words, now, limit);
+    } else {
+        memcpy(evidence->word, words, part->words * sizeof(u64));
+    }
+}
+
+/* The logs of an item take `cost` units, or are only mended where a part was refused. */
+static inline void write_logs(Item *item, u64 now, u64 cost) {
+    const Shape *shape = shape_in(item);
+    for (uint32_t each = 0; each < shape->parts; each++) {
+        const Part *part = shape->part + each;
+        if (part->algorithm != SLIDING_LOG || (!cost && item->fits >> each & 1))
+            continue;
+        Log log = item_log(item, part, item->new);
+        if (!cost && !log_length(&log))
+            continue;
+        sliding_log_mend(&log, now);
+        if (cost)
+            sliding_log_append(&log, now, item->limits + each, cost);
+    }
+}
+
+/* A block that moved is entered at once: its slot must never point to one that was given back. */
+static inline bool reserve_logs(Item *item, u64 now) {
+    const Shape *shape = shape_in(item);
+    for (uint32_t each = 0; each < shape->parts; each++) {
+        const Part *part = shape->part + each;
+        if (part->algorithm != SLIDING_LOG || part->ring)
+            continue;
+        u64 *words = item->new + part->offset;
+        if (!reserve(item->shelf, words, now, item->limits + each, item->pending + item->cost)) {
+            if (item->slot < 0)
+                free_blocks(item->shelf, item->new);
+            return false;
+        }
+        if (item->slot >= 0 && shape->packed)
+            slots_of(item->place.region)[item->slot] = slot_with(item->place.print, words[0]);
+        else if (item->slot >= 0)
+            record_at(shape, item->place.region, (size_t)item->slot)[part->offset] = words[0];
+    }
+    return true;
+}
+
+/* Whether what is kept outside of logs changed. */
+static inline bool differs(const Item *item) {
+    const Shape *shape = shape_in(item);
+    for (uint32_t each = 0; each < shape->parts; each++) {
+        const Part *part = shape->part + each;
+        if (part->algorithm != SLIDING_LOG &&
+            memcmp(item->new + part->offset, item->old + part->offset, part->words * sizeof(u64)))
+            return true;
+    }
+    return false;
+}
+
+/* Write what was decided of one key; `cost` is what its logs take.  False only without memory. */
+static inline bool write_item(Item *item, u64 now, u64 cost) {
+    const Shape *shape = shape_in(item);
+    Region *region = item->place.region;
+    count_change(item->shelf);
+    if (!shape->shared) {
+        if (item->slot < 0) {
+            item->slot = make_room(item->shelf, place_in(region, item->place.print), now, item->limits);
+            if (item->slot < 0)
+                return false;
+        }
+        write_logs(item, now, cost);
+        write_record(shape, region, (size_t)item->slot, item->place.print, item->new);
+        return true;
+    }
+    if (item->slot >= 0) {
+        put_shared(shape, region, (size_t)item->slot, item->place.print, item->new);
+        write_logs(item, now, cost);
+        return true;
+    }
+    item->slot = (i64)enter_shared(shape, item->place, item->new, now, item->limits);
+    write_logs(item, now, cost);
+    if (!shape->packed) {
+        in_order();
+        marks_of(region)[item->slot] = item->place.print;
+    }
+    return true;
+}
+
+/* Take the busy mark off a slot that is left as it was. */
+static inline void leave_item(Item *item) {
+    if (item->shelf && item->twin < 0 && item->slot >= 0 && shape_in(item)->packed && item->place.region->guard) {
+        Slot *slot = slots_of(item->place.region) + item->slot, seen = read_slot(slot);
+        if (is_busy(seen))
+            make_idle(slot, (Slot){seen.high & ~BUSY, seen.low});
+    }
+}
+
+static inline void leave_all(Item *items, int count) {
+    for (int index = 0; index < count; index++)
+        leave_item(items + index);
+}
+
+/* Decide items that were read.  `evidence` has a place for each part of each item.  False only without memory. */
+static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidence *evidence) {
+    bool all = true, done = true;
+    for (int index = 0; index < count; index++) {
+        decide_item(items, index, now);
+        all = all && items[index].allowed;
+    }
+    bool takes = all && !peek;
+    for (int index = 0; index < count; index++) {
+        Item *item = items + index;
+        if (!item->shelf)
+            continue;
+        u64 pending = item->pending + (takes ? item->cost : 0);
+        u64 cost = takes || !item->allowed ? item->cost : 0;
+        u64 *record = takes ? item->new : item->old;
+        for (uint32_t each = 0; each < shape_in(item)->parts; each++) {
+            bool allowed = item->allowed || (item->fits >> each & 1);
+            bear_witness(item, each, record, now, cost, pending, allowed, evidence++);
+        }
+    }
+    for (int index = 0; takes && index < count; index++)
+        if (items[index].shelf && items[index].last)
+            done = done && reserve_logs(items + index, now);
+    if (takes && done) {
+        for (int fresh = 0; fresh < 2; fresh++) /* new keys last: a full table may forget one of the others for them */
+            for (int index = 0; index < count; index++) {
+                Item *item = items + index;
+                if (item->shelf && item->last && (item->slot < 0) == fresh)
+                    done = write_item(item, now, item->pending + item->cost) && done;
+            }
+    } else if (!peek && done) { /* only a state from the future, or above a lowered limit, is written on a refusal */
+        for (int index = 0; index < count; index++) {
+            Item *item = items + index;
+            if (!item->shelf || item->allowed || item->twin >= 0 || item->slot < 0)
+                continue;
+            if (differs(item))
+                done = write_item(item, now, 0) && done;
+            else
+                write_logs(item, now, 0);
+        }
+    }
+    leave_all(items, count);
+    return done;
+}
+
+enum change { TAKE, REFUND, RESET };
+
+static inline void refund_part(const Item *item, const Part *part, const Limit *limit, u64 *words, u64 now, i64 at) {
+    switch (part->algorithm) {
+    case FIXED_WINDOW: fixed_window_refund(words, now, limit, item->cost, at); break;
+    case SLIDING_WINDOW: sliding_window_refund(words, now, limit, item->cost, at); break;
+    case SLIDING_LOG: {
+        Log log = item_log(item, part, words - part->offset);
+        if (log_length(&log))
+            sliding_log_refund(&log, item->cost, at);
+        break;
+    }
+    case UNLIMITED: break;
+    default: split(gcra_refund(joined(words), now, limit, item->cost), words);
+    }
+}
+
+/* Change the state of one item that was read, whatever it is.  False only without memory. */
+static inline bool change_item(Item *item, enum change change, u64 now, i64 at, Evidence *evidence) {
+    const Shape *shape = shape_in(item);
+    bool done = true;
+    u64 taken = 0;
+    memcpy(item->new, item->old, shape->words * sizeof(u64));
+    if (change == TAKE) {
+        u64 there = item->cost;
+        for (uint32_t each = 0; each < shape->parts; each++) {
+            const Part *part = shape->part + each;
+            if (part->algorithm == SLIDING_LOG) {
+                Log log = item_log(item, part, item->old);
+                there = least(there, sliding_log_remaining(&log, now, item->limits + each, 0));
+            } else {
+                there = least(there, part_remaining(part, item->old + part->offset, now, item->limits + each, 0));
+            }
+        }
+        item->cost = taken = there;
+        if (there)
+            decide_item(item, 0, now);
+    } else {
+        for (uint32_t each = 0; each < shape->parts; each++) {
+            const Part *part = shape->part + each;
+            u64 *words = item->new + part->offset;
+            if (change == REFUND) {
+                refund_part(item, part, item->limits + each, words, now, at);
+            } else if (part->algorithm != SLIDING_LOG) {
+                memset(words, 0, part->words * sizeof(u64));
+            } else {
+                Log log = item_log(item, part, item->new);
+                if (log_length(&log))
+                    log_publish(&log, 0, 0);
+            }
+        }
+    }
+    for (uint32_t each = 0; each < shape->parts; each++)
+        bear_witness(item, each, item->new, now, 0, taken, true, evidence + each);
+    item->fits = ~(u64)0;
+    if (taken)
+        done = reserve_logs(item, now);
+    if (done && (taken || differs(item)))
+        done = write_item(item, now, taken);
+    leave_item(item);
+    return done;
+}
+
+#endif

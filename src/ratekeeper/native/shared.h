@@ -1,0 +1,165 @@
+/* A shelf whose regions lie in memory that processes share.  guard.h says why a killed process harms nobody. */
+#ifndef RATEKEEPER_SHARED_H
+#define RATEKEEPER_SHARED_H
+
+#include "table.h"
+
+#define LINE 64
+#define IN_WHOLE_LINES(bytes) (((bytes) + LINE - 1) / LINE * LINE)
+
+/* The words of a record outside its rings: those that a half-done write could tear. */
+static inline uint32_t plain_words(const Shape *shape) {
+    uint32_t words = 0;
+    for (uint32_t index = 0; index < shape->parts; index++)
+        words += shape->part[index].ring ? 0 : shape->part[index].words;
+    return words;
+}
+
+static inline size_t guard_bytes(const Shape *shape) {
+    return IN_WHOLE_LINES(sizeof(Guard) + (shape->packed ? 0 : plain_words(shape) * sizeof(u64)));
+}
+
+static inline size_t region_bytes(const Shape *shape, uint32_t buckets) {
+    return guard_bytes(shape) + IN_WHOLE_LINES((size_t)buckets * BUCKET * slot_bytes(shape));
+}
+
+static inline size_t shared_bytes(const Shape *shape, uint32_t regions, uint32_t buckets) {
+    return region_bytes(shape, buckets) * regions;
+}
+
+/* Make the guards of a table that nobody else has seen yet; its memory is all zeros. */
+static inline bool make_shared(const Shape *shape, void *memory, uint32_t regions, uint32_t buckets) {
+    for (uint32_t index = 0; index < regions; index++)
+        if (!make_guard((Guard *)((char *)memory + index * region_bytes(shape, buckets))))
+            return false;
+    return true;
+}
+
+static inline Shelf *shared_shelf(Shape *shape, void *memory, uint32_t regions, uint32_t buckets, const u64 seed[2],
+                                  u64 identity) {
+    Shelf *shelf = calloc(1, sizeof(Shelf));
+    Region *region = calloc(regions, sizeof(Region));
+    if (!shelf || !region) {
+        free(shelf);
+        free(region);
+        return NULL;
+    }
+    for (uint32_t index = 0; index < regions; index++) {
+        char *start = (char *)memory + index * region_bytes(shape, buckets);
+        region[index] = (Region){start + guard_bytes(shape), buckets, 0, (Guard *)start};
+    }
+    shelf->shape = shape;
+    memcpy(shelf->seed, seed, sizeof(shelf->seed));
+    shelf->identity = identity;
+    shelf->regions = regions;
+    shelf->most_buckets = buckets;
+    shelf->region = region;
+    return shelf;
+}
+
+/* The compiler must not move a write over this one; a killed process's own writes are seen in their order. */
+static inline void in_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); __atomic_thread_fence(__ATOMIC_RELEASE); }
+
+static inline void copy_plain(const Shape *shape, u64 *to, const u64 *record, bool back) {
+    for (uint32_t index = 0; index < shape->parts; index++) {
+        const Part *part = shape->part + index;
+        if (part->ring)
+            continue;
+        if (back)
+            memcpy((u64 *)record + part->offset, to, part->words * sizeof(u64));
+        else
+            memcpy(to, record + part->offset, part->words * sizeof(u64));
+        to += part->words;
+    }
+}
+
+/* The owner of the guard died: put back what it was writing, and take its marks off. */
+static inline void recover(const Shape *shape, Region *region) {
+    Guard *guard = region->guard;
+    if (guard->noted) {
+        copy_plain(shape, guard->before, record_at(shape, region, guard->slot), true);
+        in_order();
+        guard->noted = 0;
+    }
+    if (shape->packed)
+        for (size_t index = 0; index < (size_t)region->buckets * BUCKET; index++) {
+            Slot *slot = slots_of(region) + index, seen = read_slot(slot);
+            while (is_busy(seen) && !swap_slot(slot, seen, (Slot){seen.high & ~BUSY, seen.low}))
+                seen = read_slot(slot);
+        }
+}
+
+/* 0, or the error of the mutex. */
+static inline int lock_guard(const Shape *shape, Region *region) {
+    int error = pthread_mutex_lock(&region->guard->mutex);
+    if (error == EOWNERDEAD) {
+        recover(shape, region);
+        error = pthread_mutex_consistent(&region->guard->mutex);
+    }
+    return error;
+}
+
+static inline void unlock_guard(Region *region) { pthread_mutex_unlock(&region->guard->mutex); }
+
+/* Mark a slot busy and return what it holds; nobody but the guard's owner, the caller, changes it then. */
+static inline Slot make_busy(Slot *slot) {
+    Slot seen = read_slot(slot);
+    while (!swap_slot(slot, seen, (Slot){seen.high | BUSY, seen.low}))
+        seen = read_slot(slot);
+    return (Slot){seen.high & ~BUSY, seen.low};
+}
+
+static inline void make_idle(Slot *slot, Slot new) {
+    Slot seen = read_slot(slot);
+    while (!swap_slot(slot, seen, new))
+        seen = read_slot(slot);
+}
+
+static inline void put_shared(const Shape *shape, Region *region, size_t slot, u64 print, const u64 *words) {
+    if (shape->packed) {
+        make_idle(slots_of(region) + slot, slot_with(print, pack(shape, words)));
+        return;
+    }
+    Guard *guard = region->guard;
+    u64 *record = record_at(shape, region, slot);
+    copy_plain(shape, guard->before, record, false);
+    guard->slot = slot;
+    in_order();
+    guard->noted = 1;
+    in_order();
+    for (uint32_t index = 0; index < shape->parts; index++) {
+        const Part *part = shape->part + index;
+        if (!part->ring)
+            memcpy(record + part->offset, words + part->offset, part->words * sizeof(u64));
+    }
+    in_order();
+    guard->noted = 0;
+}
+
+/* Enter a key that is not there.  The slot is empty before it is the new key's: never half of each. */
+static inline size_t enter_shared(const Shape *shape, Place place, const u64 *words, u64 now, const Limit *limits) {
+    for (;;) {
+        bool forgets;
+        size_t slot = choose(shape, place, now, limits, &forgets);
+        if (shape->packed) {
+            Slot *there = slots_of(place.region) + slot, seen = read_slot(there);
+            if (swap_slot(there, seen, slot_with(place.print, pack(shape, words))))
+                return slot;
+            continue; /* its own key changed it meanwhile: look again which one owes least */
+        }
+        marks_of(place.region)[slot] = 0;
+        in_order();
+        u64 *record = record_at(shape, place.region, slot);
+        for (uint32_t index = 0; index < shape->parts; index++) {
+            const Part *part = shape->part + index;
+            if (part->ring)
+                record[part->offset] = 0;
+            else
+                memcpy(record + part->offset, words + part->offset, part->words * sizeof(u64));
+        }
+        in_order();
+        return slot; /* the caller writes the mark once the logs are filled */
+    }
+}
+
+#endif

@@ -1,0 +1,455 @@
+/* The key table: bounded, keyed, evicting what is closest to recovered.
+ *
+ * A hash picks one of many regions and, in it, two buckets of eight slots; a new key goes to the emptier one, into a
+ * slot that is free or whose state has expired.  A private region grows while it is small; once it is full grown, the
+ * new key takes the place of the least debt among its sixteen slots.  Keys are not kept: a slot has 48 bits of the
+ * key's hash (a wide slot 64), and the region is chosen by others.
+ *
+ * Whoever calls holds the region: the interpreter's lock, the region's own (free-threaded builds) or its guard (shared).
+ */
+#ifndef RATEKEEPER_TABLE_H
+#define RATEKEEPER_TABLE_H
+
+#include <sched.h>
+
+#include "guard.h"
+#include "record.h"
+
+#define BUCKET 8
+#define MOST_REGIONS 65536
+#define KEYS_PER_REGION 256
+#define SLACK 2 /* slots for each key that a full-grown table must hold */
+
+typedef struct {
+    void *memory;     /* packed: slots; wide: marks, then records */
+    uint32_t buckets;
+    uint32_t lock;    /* of free-threaded builds */
+    Guard *guard;     /* of shared tables */
+} Region;
+
+/* First blocks of logs, cut from large pieces: no header of the allocator's own on each. */
+#define SLAB_BLOCKS 256
+
+typedef struct piece {
+    struct piece *next;
+    u64 blocks[];
+} Piece;
+
+typedef struct {
+    Piece *pieces;
+    u64 *spare;     /* given back, each pointing to the next */
+    uint32_t used;  /* of the newest piece */
+    uint32_t lock;
+} Slab;
+
+typedef struct {
+    Shape *shape;
+    u64 seed[2];
+    u64 identity;       /* of a shared table, the same in all processes: the order in which guards are taken */
+    uint32_t regions;
+    uint32_t most_buckets;
+    bool watched;       /* some table reads its clock by a call, which may let others in: */
+    u64 changes;        /* then writes are counted, and whoever comes back sees that something happened */
+    Region *region;
+    Slab slab;
+} Shelf;
+
+typedef struct {
+    u64 print; /* what a slot keeps of the key's hash; never 0 */
+    Region *region;
+    uint32_t first, second; /* buckets */
+} Place;
+
+static inline u64 print_of(const Shape *shape, u64 hash) {
+    u64 print = shape->packed ? hash & PRINT_MASK : hash;
+    return print ? print : 1;
+}
+
+static inline Place place_in(Region *region, u64 print) {
+    Place place = {print, region, 0, 0};
+    u64 mixed = print * 0x9E3779B97F4A7C15ULL;
+    place.first = (uint32_t)((print & 0xFFFFFFFF) * region->buckets >> 32);
+    place.second = (uint32_t)((mixed >> 32) * region->buckets >> 32);
+    return place;
+}
+
+static inline Region *region_of(const Shelf *shelf, u64 hash) {
+    return shelf->region + ((hash >> 48) * shelf->regions >> 16);
+}
+
+static inline Place place_of(const Shelf *shelf, u64 hash) {
+    return place_in(region_of(shelf, hash), print_of(shelf->shape, hash));
+}
+
+static inline Slot *slots_of(const Region *region) { return region->memory; }
+static inline u64 *marks_of(const Region *region) { return region->memory; }
+
+static inline u64 *record_at(const Shape *shape, const Region *region, size_t slot) {
+    return (u64 *)region->memory + (size_t)region->buckets * BUCKET + slot * shape->words;
+}
+
+static inline size_t slot_bytes(const Shape *shape) {
+    return shape->packed ? sizeof(Slot) : (1 + (size_t)shape->words) * sizeof(u64);
+}
+
+static inline void fetch_early(const Shape *shape, Place place) {
+    const char *memory = place.region->memory;
+    if (!memory)
+        return;
+    if (shape->packed) {
+        for (int line = 0; line < 2; line++) {
+            __builtin_prefetch(memory + place.first * BUCKET * sizeof(Slot) + line * 64, 1);
+            __builtin_prefetch(memory + place.second * BUCKET * sizeof(Slot) + line * 64, 1);
+        }
+    } else {
+        __builtin_prefetch(memory + place.first * BUCKET * sizeof(u64));
+        __builtin_prefetch(memory + place.second * BUCKET * sizeof(u64));
+    }
+}
+
+/* Locks of free-threaded builds: held for a decision, some tens of nanoseconds. */
+#ifdef RATEKEEPER_LOCKED
+static inline void hold(uint32_t *lock) {
+    while (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE))
+        while (__atomic_load_n(lock, __ATOMIC_RELAXED))
+            sched_yield();
+}
+static inline void let_go(uint32_t *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }
+#else
+static inline void hold(uint32_t *lock) { (void)lock; }
+static inline void let_go(uint32_t *lock) { (void)lock; }
+#endif
+
+static inline void count_change(Shelf *shelf) {
+    if (shelf->watched)
+        __atomic_add_fetch(&shelf->changes, 1, __ATOMIC_RELAXED);
+}
+
+static inline Block *new_block(Shelf *shelf, u64 room) {
+    Block *block = NULL;
+    u64 first = shelf->shape->first_ring, words = 2 + first;
+    if (room != first) {
+        block = malloc(sizeof(Block) + room * sizeof(u64));
+    } else {
+        Slab *slab = &shelf->slab;
+        hold(&slab->lock);
+        if (slab->spare) {
+            block = (Block *)slab->spare;
+            slab->spare = (u64 *)(uintptr_t)slab->spare[0];
+        } else {
+            if (!slab->pieces || slab->used == SLAB_BLOCKS) {
+                Piece *piece = malloc(sizeof(Piece) + SLAB_BLOCKS * words * sizeof(u64));
+                if (piece) {
+                    piece->next = slab->pieces;
+                    slab->pieces = piece;
+                    slab->used = 0;
+                }
+            }
+            if (slab->pieces && slab->used < SLAB_BLOCKS)
+                block = (Block *)(slab->pieces->blocks + words * slab->used++);
+        }
+        let_go(&slab->lock);
+    }
+    if (block) {
+        block->head = 0;
+        block->room = room;
+    }
+    return block;
+}
+
+static inline void free_block(Shelf *shelf, Block *block) {
+    if (!block || block->room != shelf->shape->first_ring) {
+        free(block);
+        return;
+    }
+    hold(&shelf->slab.lock);
+    *(u64 *)block = (u64)(uintptr_t)shelf->slab.spare;
+    shelf->slab.spare = (u64 *)block;
+    let_go(&shelf->slab.lock);
+}
+
+static inline Slot *find_packed(Place place) {
+    Slot *slots = slots_of(place.region);
+    if (!slots)
+        return NULL;
+    for (int side = 0; side < 2; side++) {
+        Slot *slot = slots + (size_t)(side ? place.second : place.first) * BUCKET;
+        for (int index = 0; index < BUCKET; index++)
+            if (print_in(slot[index]) == place.print)
+                return slot + index;
+    }
+    return NULL;
+}
+
+/* The number of the key's slot in its region, or -1. */
+static inline i64 find(const Shape *shape, Place place) {
+    if (!place.region->memory)
+        return -1;
+    if (shape->packed) {
+        Slot *slot = find_packed(place);
+        return slot ? slot - slots_of(place.region) : -1;
+    }
+    u64 *marks = marks_of(place.region);
+    for (int side = 0; side < 2; side++) {
+        size_t start = (size_t)(side ? place.second : place.first) * BUCKET;
+        for (size_t index = start; index < start + BUCKET; index++)
+            if (marks[index] == place.print)
+                return (i64)index;
+    }
+    return -1;
+}
+
+static inline void read_record(const Shape *shape, const Region *region, size_t slot, u64 *words) {
+    if (shape->packed) {
+        unpack(shape, state_in(slots_of(region)[slot]), words);
+        return;
+    }
+    const u64 *record = record_at(shape, region, slot);
+    for (uint32_t index = 0; index < shape->parts; index++) { /* a ring is read where it lies */
+        const Part *part = shape->part + index;
+        memcpy(words + part->offset, record + part->offset, (part->ring ? 1 : part->words) * sizeof(u64));
+    }
+}
+
+static inline void free_blocks(Shelf *shelf, u64 *words) {
+    const Shape *shape = shelf->shape;
+    for (uint32_t index = 0; index < shape->parts; index++)
+        if (shape->part[index].algorithm == SLIDING_LOG && !shape->part[index].ring)
+            free_block(shelf, (Block *)(uintptr_t)words[shape->part[index].offset]);
+}
+
+static inline bool slot_taken(const Shape *shape, const Region *region, size_t slot) {
+    return shape->packed ? print_in(slots_of(region)[slot]) != 0 : marks_of(region)[slot] != 0;
+}
+
+static inline u128 slot_debt(const Shape *shape, Region *region, size_t slot, u64 now, const Limit *limits) {
+    u64 packed[3];
+    if (!shape->packed)
+        return record_debt(shape, record_at(shape, region, slot), now, limits);
+    unpack(shape, state_in(slots_of(region)[slot]), packed);
+    return part_debt(shape->part, packed, now, limits);
+}
+
+/* The slot for a key that is not there: free or expired, in the emptier bucket; else the least debt of sixteen. */
+static inline size_t choose(const Shape *shape, Place place, u64 now, const Limit *limits, bool *forgets) {
+    size_t free_slot[2], best = 0;
+    int free_slots[2] = {0, 0};
+    u128 least_debt = 0;
+    bool any = false;
+    for (int side = 0; side < 2; side++) {
+        size_t start = (size_t)(side ? place.second : place.first) * BUCKET;
+        for (size_t slot = start; slot < start + BUCKET; slot++) {
+            u128 debt = slot_taken(shape, place.region, slot) ? slot_debt(shape, place.region, slot, now, limits) : 0;
+            if (!debt) {
+                if (!free_slots[side]++)
+                    free_slot[side] = slot;
+            } else if (!any || debt < least_debt) {
+                any = true;
+                least_debt = debt;
+                best = slot;
+            }
+        }
+    }
+    *forgets = !free_slots[0] && !free_slots[1];
+    if (*forgets)
+        return best;
+    return free_slots[0] >= free_slots[1] ? free_slot[0] : free_slot[1];
+}
+
+static inline void *room_for(const Shape *shape, uint32_t buckets) {
+    void *memory = NULL;
+    size_t size = (size_t)buckets * BUCKET * slot_bytes(shape);
+    if (posix_memalign(&memory, 64, size))
+        return NULL;
+    return memset(memory, 0, size);
+}
+
+static inline void move_slot(const Shape *shape, Region *from, size_t slot, Region *to, size_t target) {
+    if (shape->packed) {
+        slots_of(to)[target] = slots_of(from)[slot];
+    } else {
+        marks_of(to)[target] = marks_of(from)[slot];
+        memcpy(record_at(shape, to, target), record_at(shape, from, slot), shape->words * sizeof(u64));
+    }
+}
+
+static inline void drop_slot(Shelf *shelf, Region *region, size_t slot) {
+    u64 words[3];
+    if (shelf->shape->packed) {
+        unpack(shelf->shape, state_in(slots_of(region)[slot]), words);
+        free_blocks(shelf, words);
+    } else {
+        free_blocks(shelf, record_at(shelf->shape, region, slot));
+    }
+}
+
+/* Empty the slots of what has expired. */
+static inline void sweep(Shelf *shelf, Region *region, u64 now, const Limit *limits) {
+    const Shape *shape = shelf->shape;
+    for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
+        if (slot_taken(shape, region, slot) && !slot_debt(shape, region, slot, now, limits)) {
+            drop_slot(shelf, region, slot);
+            if (shape->packed)
+                slots_of(region)[slot] = (Slot){0, 0};
+            else
+                marks_of(region)[slot] = 0;
+        }
+}
+
+/* Put all into `larger`; false if something would have to be forgotten for that, and it can still be larger. */
+static inline bool move_all(Shelf *shelf, Region *region, Region *larger, u64 now, const Limit *limits) {
+    const Shape *shape = shelf->shape;
+    bool last = larger->buckets == shelf->most_buckets;
+    for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++) {
+        if (!slot_taken(shape, region, slot))
+            continue;
+        u64 print = shape->packed ? print_in(slots_of(region)[slot]) : marks_of(region)[slot];
+        bool forgets;
+        size_t target = choose(shape, place_in(larger, print), now, limits, &forgets);
+        if (forgets && !last)
+            return false;
+        if (forgets)
+            drop_slot(shelf, larger, target);
+        move_slot(shape, region, slot, larger, target);
+    }
+    return true;
+}
+
+/* Make a private region a quarter larger, or more if that is too little, without what has expired. */
+static inline bool grow(Shelf *shelf, Region *region, u64 now, const Limit *limits) {
+    const Shape *shape = shelf->shape;
+    Region larger = *region;
+    sweep(shelf, region, now, limits);
+    do {
+        larger.buckets += larger.buckets / 4 + 1;
+        if (larger.buckets > shelf->most_buckets)
+            larger.buckets = shelf->most_buckets;
+        if (larger.memory != region->memory)
+            free(larger.memory);
+        larger.memory = room_for(shape, larger.buckets);
+        if (!larger.memory)
+            return false;
+    } while (!move_all(shelf, region, &larger, now, limits));
+    free(region->memory);
+    region->memory = larger.memory;
+    region->buckets = larger.buckets;
+    return true;
+}
+
+/* A slot of a private table for a key that is not there, emptied; -1 without memory. */
+static inline i64 make_room(Shelf *shelf, Place place, u64 now, const Limit *limits) {
+    const Shape *shape = shelf->shape;
+    for (;;) {
+        bool forgets = true;
+        if (place.region->memory) {
+            size_t slot = choose(shape, place, now, limits, &forgets);
+            if (!forgets || place.region->buckets >= shelf->most_buckets) {
+                if (slot_taken(shape, place.region, slot))
+                    drop_slot(shelf, place.region, slot);
+                return (i64)slot;
+            }
+        }
+        if (!grow(shelf, place.region, now, limits))
+            return -1;
+        place = place_in(place.region, place.print);
+    }
+}
+
+static inline void write_record(const Shape *shape, Region *region, size_t slot, u64 print, const u64 *words) {
+    if (shape->packed) {
+        slots_of(region)[slot] = slot_with(print, pack(shape, words));
+    } else {
+        marks_of(region)[slot] = print;
+        memcpy(record_at(shape, region, slot), words, shape->words * sizeof(u64));
+    }
+}
+
+/* Make the log of a private part ready to take `cost` more units; false without memory. */
+static inline bool reserve(Shelf *shelf, u64 *words, u64 now, const Limit *limit, u64 cost) {
+    Block *block = (Block *)(uintptr_t)words[0];
+    u64 used = 0;
+    if (block) {
+        Log log = {&block->head, block->ring, block->room};
+        used = sliding_log_used(&log, now, limit);
+    }
+    u64 needed = used + cost;
+    if (block && needed <= block->room)
+        return true;
+    u64 room = block ? block->room + block->room / 2 : shelf->shape->first_ring;
+    room = room < needed ? needed : room;
+    if (block && needed <= limit->count && room > limit->count)
+        room = limit->count;
+    Block *larger = new_block(shelf, room);
+    if (!larger)
+        return false;
+    larger->head = used;
+    if (block) {
+        Log log = {&block->head, block->ring, block->room};
+        u64 gone = log_length(&log) - used;
+        for (u64 index = 0; index < used; index++)
+            larger->ring[index] = *log_at(&log, gone + index);
+        free_block(shelf, block);
+    }
+    words[0] = (u64)(uintptr_t)larger;
+    return true;
+}
+
+static inline uint32_t regions_for(u64 max_keys) {
+    u64 regions = (max_keys + KEYS_PER_REGION - 1) / KEYS_PER_REGION;
+    return (uint32_t)(regions < MOST_REGIONS ? regions : MOST_REGIONS);
+}
+
+static inline uint32_t buckets_for(u64 max_keys) {
+    u64 regions = regions_for(max_keys);
+    u64 buckets = (SLACK * max_keys + regions * BUCKET - 1) / (regions * BUCKET);
+    return (uint32_t)(buckets < 2 ? 2 : buckets);
+}
+
+static inline void forget_all(Shelf *shelf) {
+    for (uint32_t index = 0; index < shelf->regions; index++) {
+        Region *region = shelf->region + index;
+        hold(&region->lock);
+        for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
+            if (slot_taken(shelf->shape, region, slot))
+                drop_slot(shelf, region, slot);
+        free(region->memory);
+        region->memory = NULL;
+        region->buckets = 0;
+        let_go(&region->lock);
+    }
+    hold(&shelf->slab.lock);
+    while (shelf->slab.pieces) {
+        Piece *next = shelf->slab.pieces->next;
+        free(shelf->slab.pieces);
+        shelf->slab.pieces = next;
+    }
+    shelf->slab.spare = NULL;
+    shelf->slab.used = 0;
+    let_go(&shelf->slab.lock);
+}
+
+static inline void drop_shelf(Shelf *shelf) {
+    if (!shelf->shape->shared)
+        forget_all(shelf);
+    free(shelf->region);
+    free(shelf->shape);
+    free(shelf);
+}
+
+static inline Shelf *private_shelf(Shape *shape, u64 max_keys, const u64 seed[2]) {
+    Shelf *shelf = calloc(1, sizeof(Shelf));
+    Region *region = calloc(regions_for(max_keys), sizeof(Region));
+    if (!shelf || !region) {
+        free(shelf);
+        free(region);
+        return NULL;
+    }
+    shelf->shape = shape;
+    memcpy(shelf->seed, seed, sizeof(shelf->seed));
+    shelf->regions = regions_for(max_keys);
+    shelf->most_buckets = buckets_for(max_keys);
+    shelf->region = region;
+    return shelf;
+}
+
+#endif

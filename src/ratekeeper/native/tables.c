@@ -1,0 +1,423 @@
+/* Shelf and Table: where the states of a limit lie, and `check`, the hot path. */
+#include "core.h"
+
+static bool shapes_agree(const Shape *a, const Shape *b) {
+    if (a->parts != b->parts || a->words != b->words || a->packed != b->packed || a->digit != b->digit)
+        return false;
+    for (uint32_t index = 0; index < a->parts; index++) {
+        enum algorithm one = a->part[index].algorithm, other = b->part[index].algorithm;
+        bool buckets = one >= TOKEN_BUCKET && one <= GCRA && other >= TOKEN_BUCKET && other <= GCRA;
+        if ((one != other && !buckets) || a->part[index].ring != b->part[index].ring)
+            return false;
+    }
+    return true;
+}
+
+static Shape *shape_for(const TermsObject *terms, bool shared) {
+    Shape *shape = shape_of(terms->limits, terms->parts, shared, !shared || CAN_SWAP);
+    if (!shape)
+        PyErr_NoMemory();
+    return shape;
+}
+
+/* Shelf(limit, max_keys, seed, memory=None, identity=0) */
+static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"limit", "max_keys", "seed", "memory", "identity", NULL};
+    State *state = PyType_GetModuleState(type);
+    PyObject *limit, *memory = Py_None;
+    unsigned long long max_keys, identity = 0;
+    Py_buffer seed;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OKy*|OK:Shelf", names, &limit, &max_keys, &seed, &memory,
+                                     &identity))
+        return NULL;
+    u64 words[2];
+    bool well = seed.len == sizeof(words) && max_keys > 0;
+    if (well)
+        memcpy(words, seed.buf, sizeof(words));
+    PyBuffer_Release(&seed);
+    if (!well) {
+        PyErr_SetString(PyExc_ValueError, "Shelf: expected a seed of 16 bytes and at least one key");
+        return NULL;
+    }
+    TermsObject *terms = terms_from(state, limit);
+    if (!terms)
+        return NULL;
+    ShelfObject *self = PyObject_New(ShelfObject, type);
+    if (!self) {
+        Py_DECREF(terms);
+        return NULL;
+    }
+    self->state = state;
+    self->shelf = NULL;
+    self->shared = false;
+    bool shared = memory != Py_None;
+    Shape *shape = shape_for(terms, shared);
+    Py_DECREF(terms);
+    if (!shape)
+        goto failed;
+    if (!shared) {
+        self->shelf = private_shelf(shape, max_keys, words);
+    } else {
+        if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0) {
+            free(shape);
+            goto failed;
+        }
+        self->shared = true;
+        size_t needed = shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys));
+        if ((size_t)self->memory.len < needed || (uintptr_t)self->memory.buf % LINE) {
+            PyErr_Format(PyExc_ValueError, "Shelf: expected %zu bytes of memory, got %zd", needed, self->memory.len);
+            free(shape);
+            goto failed;
+        }
+        self->shelf = shared_shelf(shape, self->memory.buf, regions_for(max_keys), buckets_for(max_keys), words, identity);
+    }
+    if (!self->shelf) {
+        free(shape);
+        PyErr_NoMemory();
+        goto failed;
+    }
+    return (PyObject *)self;
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void shelf_free(ShelfObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->shelf)
+        drop_shelf(self->shelf);
+    if (self->shared)
+        PyBuffer_Release(&self->memory);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *shelf_clear(ShelfObject *self, PyObject *unused) {
+    Shelf *shelf = self->shelf;
+    if (!shelf->shape->shared) {
+        forget_all(shelf);
+        Py_RETURN_NONE;
+    }
+    for (uint32_t index = 0; index < shelf->regions; index++) {
+        Region *region = shelf->region + index;
+        int error = lock_guard(shelf->shape, region);
+        if (error) {
+            errno = error;
+            return PyErr_SetFromErrno(PyExc_OSError);
+        }
+        for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++) {
+            if (shelf->shape->packed)
+                make_idle(slots_of(region) + slot, (Slot){0, 0});
+            else
+                marks_of(region)[slot] = 0;
+        }
+        unlock_guard(region);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Slots that hold a key, expired or not. */
+static PyObject *shelf_keys(ShelfObject *self, void *unused) {
+    u64 found = 0;
+    for (uint32_t index = 0; index < self->shelf->regions; index++) {
+        Region *region = self->shelf->region + index;
+        hold(&region->lock);
+        for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
+            found += slot_taken(self->shelf->shape, region, slot);
+        let_go(&region->lock);
+    }
+    return PyLong_FromUnsignedLongLong(found);
+}
+
+static PyObject *shelf_slots(ShelfObject *self, void *unused) {
+    u64 found = 0;
+    for (uint32_t index = 0; index < self->shelf->regions; index++)
+        found += (u64)self->shelf->region[index].buckets * BUCKET;
+    return PyLong_FromUnsignedLongLong(found);
+}
+
+static PyObject *shelf_slot_bytes(ShelfObject *self, void *unused) {
+    return PyLong_FromSize_t(slot_bytes(self->shelf->shape));
+}
+
+static PyMethodDef shelf_methods[] = {
+    {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "clear($self, /)\n--\n\nForget all keys."}, {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef shelf_getset[] = {
+    {"keys", (getter)shelf_keys, NULL, "How many slots hold a key, expired or not.", NULL},
+    {"slots", (getter)shelf_slots, NULL, "How many slots there are now.", NULL},
+    {"slot_bytes", (getter)shelf_slot_bytes, NULL, "The size of a slot.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+static PyType_Slot shelf_type_slots[] = {
+    {Py_tp_doc, "Shelf(limit, max_keys, seed, memory=None, identity=0)\n--\n\nThe states of the keys of limits that "
+                "understand each other's."},
+    {Py_tp_new, shelf_new},
+    {Py_tp_dealloc, shelf_free},
+    {Py_tp_methods, shelf_methods},
+    {Py_tp_getset, shelf_getset},
+    {0, NULL}};
+
+PyType_Spec shelf_spec = {"ratekeeper.native.core.Shelf", sizeof(ShelfObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, shelf_type_slots};
+
+/* Table(shelf, limit, nanos=None) */
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"shelf", "limit", "nanos", NULL};
+    State *state = PyType_GetModuleState(type);
+    ShelfObject *home;
+    PyObject *limit, *nanos = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O|O:Table", names, state->shelf_type, &home, &limit, &nanos))
+        return NULL;
+    TermsObject *terms = terms_from(state, limit);
+    if (!terms)
+        return NULL;
+    Shape *shape = shape_for(terms, home->shared);
+    bool agree = shape && shapes_agree(shape, home->shelf->shape);
+    free(shape);
+    if (!agree) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "Table: expected a limit whose states the shelf can hold, got %S", limit);
+        Py_DECREF(terms);
+        return NULL;
+    }
+    allocfunc alloc = PyType_GetSlot(type, Py_tp_alloc);
+    TableObject *self = (TableObject *)alloc(type, 0);
+    if (!self) {
+        Py_DECREF(terms);
+        return NULL;
+    }
+    self->state = state;
+    self->terms = terms;
+    self->home = (ShelfObject *)Py_NewRef((PyObject *)home);
+    self->shelf = terms->limits->algorithm == UNLIMITED && terms->parts == 1 ? NULL : home->shelf;
+    if (!set_nanos(&self->nanos, nanos)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    if (self->nanos)
+        home->shelf->watched = true;
+    return (PyObject *)self;
+}
+
+static int table_traverse(TableObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->nanos);
+    return 0;
+}
+
+static int table_clear(TableObject *self) {
+    Py_CLEAR(self->nanos);
+    return 0;
+}
+
+static void table_free(TableObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->nanos);
+    Py_XDECREF(self->terms);
+    Py_XDECREF(self->home);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+/* (key, cost=1), positional or named. */
+static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *what, PyObject **key,
+                      PyObject **cost) {
+    *key = count > 0 ? args[0] : NULL;
+    *cost = count > 1 ? args[1] : NULL;
+    bool fine = count <= 2;
+    for (Py_ssize_t index = 0; names && fine && index < PyTuple_Size(names); index++) {
+        PyObject *name = PyTuple_GetItem(names, index);
+        PyObject **place = PyUnicode_CompareWithASCIIString(name, "key") == 0    ? key
+                           : PyUnicode_CompareWithASCIIString(name, "cost") == 0 ? cost
+                                                                                 : NULL;
+        fine = place && !*place;
+        if (fine)
+            *place = args[count + index];
+    }
+    if (!fine || !*key) {
+        PyErr_Format(PyExc_TypeError, "%s() takes a key and, as an option, a cost", what);
+        return false;
+    }
+    return true;
+}
+
+/* The long way for one key: several limits, wide slots, a shared key that is new. */
+static PyObject *check_one(TableObject *self, u64 hash, u64 cost, bool peek) {
+    State *state = self->state;
+    TermsObject *terms = self->terms;
+    Shelf *shelf = self->shelf;
+    u64 few[128], *words = few;
+    Evidence some[8], *evidence = some;
+    Item item = {.shelf = shelf, .limits = terms->limits, .hash = hash, .cost = cost}, *order[1];
+    u64 now;
+    PyObject *found = NULL;
+    if (shelf->shape->words > 64)
+        words = PyMem_Malloc(2 * (size_t)shelf->shape->words * sizeof(u64));
+    if (terms->parts > 8)
+        evidence = PyMem_Malloc(terms->parts * sizeof(Evidence));
+    if (!words || !evidence) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    item.old = words;
+    item.new = words + shelf->shape->words;
+    for (;;) {
+        u64 seen = __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED);
+        int error;
+        if (self->nanos && !read_nanos(state, self->nanos, &now))
+            goto done;
+        int regions = lock_all(&item, 1, order, &error);
+        if (error) {
+            errno = error;
+            PyErr_SetFromErrno(PyExc_OSError);
+            goto done;
+        }
+        bool changed = self->nanos && !shelf->shape->shared && seen != __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED);
+        bool kept = true;
+        if (!changed) {
+            read_item(&item, 0);
+            if (!self->nanos)
+                now = machine_clock();
+            kept = check_all(&item, 1, now, peek, evidence);
+        }
+        unlock_all(order, regions);
+        if (changed)
+            continue;
+        if (!kept)
+            PyErr_NoMemory();
+        else
+            found = decision_from(terms, evidence, item.allowed, now, peek && item.allowed ? 0 : cost);
+        break;
+    }
+done:
+    if (words != few)
+        PyMem_Free(words);
+    if (evidence != some)
+        PyMem_Free(evidence);
+    return found;
+}
+
+static PyObject *decide_unlimited(TableObject *self, u64 cost) {
+    Evidence evidence = {false, true, {0, 0, 0}};
+    u64 now;
+    if (!read_nanos(self->state, self->nanos, &now))
+        return NULL;
+    return decision_from(self->terms, &evidence, true, now, cost);
+}
+
+static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    PyObject *key, *price = NULL;
+    State *state = self->state;
+    Shelf *shelf = self->shelf;
+    u64 hash, cost = 1, now = 0;
+    if (__builtin_expect(count == 1 && !names, 1))
+        key = args[0];
+    else if (!arguments(args, count, names, "check", &key, &price))
+        return NULL;
+    if (!hash_key(state, self->home->shelf, key, false, &hash) || (price && !cost_from(state, price, &cost)))
+        return NULL;
+    if (!shelf)
+        return decide_unlimited(self, cost);
+    const Shape *shape = shelf->shape;
+    if (!shape->packed)
+        return check_one(self, hash, cost, false);
+    DecisionObject *decision = new_decision(state, self->terms);
+    if (!decision)
+        return NULL;
+    if (!shape->shared) {
+#ifndef RATEKEEPER_LOCKED
+        fetch_early(shape, place_of(shelf, hash)); /* memory answers while the clock is read */
+#endif
+        if (__builtin_expect(self->nanos == NULL, 1)) {
+            now = machine_clock();
+        } else {
+            u64 seen;
+            do { /* the call may let another thread in: the instant must be later than what was written */
+                seen = __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED);
+                if (!read_nanos(state, self->nanos, &now)) {
+                    Py_DECREF(decision);
+                    return NULL;
+                }
+            } while (seen != __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED));
+        }
+        Region *region = region_of(shelf, hash);
+        hold(&region->lock);
+#ifdef RATEKEEPER_LOCKED
+        if (!self->nanos)
+            now = machine_clock();
+#endif
+        bool kept = check_private(shelf, place_of(shelf, hash), self->terms->limits, now, cost, &decision->evidence);
+        let_go(&region->lock);
+        if (!kept) {
+            Py_DECREF(decision);
+            return PyErr_NoMemory();
+        }
+    } else {
+        if (self->nanos && !read_nanos(state, self->nanos, &now)) {
+            Py_DECREF(decision);
+            return NULL;
+        }
+        if (!check_shared(shelf, place_of(shelf, hash), self->terms->limits, self->nanos ? NULL : machine_clock, &now,
+                          cost, &decision->evidence)) {
+            Py_DECREF(decision);
+            return check_one(self, hash, cost, false);
+        }
+    }
+    decision->now = now;
+    decision->cost = cost;
+    return (PyObject *)decision;
+}
+
+static PyObject *table_peek(TableObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    PyObject *key, *price = NULL;
+    u64 hash, cost = 1;
+    if (!arguments(args, count, names, "peek", &key, &price))
+        return NULL;
+    if (!hash_key(self->state, self->home->shelf, key, false, &hash) ||
+        (price && !cost_from(self->state, price, &cost)))
+        return NULL;
+    return self->shelf ? check_one(self, hash, cost, true) : decide_unlimited(self, 0);
+}
+
+static PyObject *get_limit(TableObject *self, void *unused) { return Py_NewRef(self->terms->limit); }
+static PyObject *get_shelf(TableObject *self, void *unused) { return Py_NewRef((PyObject *)self->home); }
+
+static PyObject *get_nanos(TableObject *self, void *unused) {
+    return Py_NewRef(self->nanos ? self->nanos : Py_None);
+}
+
+static int put_nanos(TableObject *self, PyObject *nanos, void *unused) {
+    if (!set_nanos(&self->nanos, nanos))
+        return -1;
+    if (self->nanos)
+        self->home->shelf->watched = true;
+    return 0;
+}
+
+static PyMethodDef table_methods[] = {
+    {"check", (PyCFunction)(void (*)(void))table_check, METH_FASTCALL | METH_KEYWORDS,
+     "check($self, /, key, cost=1)\n--\n\nTake ``cost`` for ``key`` if it fits.  A refusal takes nothing."},
+    {"peek", (PyCFunction)(void (*)(void))table_peek, METH_FASTCALL | METH_KEYWORDS,
+     "peek($self, /, key, cost=1)\n--\n\nSay what ``check`` would, and take nothing."},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef table_getset[] = {
+    {"limit", (getter)get_limit, NULL, "The limit, or several.", NULL},
+    {"shelf", (getter)get_shelf, NULL, "Where the states lie.", NULL},
+    {"nanos", (getter)get_nanos, (setter)put_nanos, "The clock: a function, or None for the machine's.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+static PyType_Slot table_slots[] = {
+    {Py_tp_doc, "Table(shelf, limit, nanos=None)\n--\n\nThe states of one limit, or of several that are decided as one."},
+    {Py_tp_new, table_new},
+    {Py_tp_dealloc, table_free},
+    {Py_tp_traverse, table_traverse},
+    {Py_tp_clear, table_clear},
+    {Py_tp_methods, table_methods},
+    {Py_tp_getset, table_getset},
+    {0, NULL}};
+
+PyType_Spec table_spec = {"ratekeeper.native.core.Table", sizeof(TableObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC, table_slots};

@@ -1,0 +1,220 @@
+/* Limits, keys, costs and instants: what comes from Python, checked and in numbers. */
+#include <time.h>
+
+#include "core.h"
+#include "siphash.h"
+
+#define TEXT 0x74657874 /* domains of the hash */
+#define LONGEST_KEY 256 /* keys.LONGEST */
+
+static bool number_in(PyObject *limit, const char *name, u64 *number) {
+    PyObject *value = PyObject_GetAttrString(limit, name);
+    if (!value)
+        return false;
+    *number = PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    return !(*number == (u64)-1 && PyErr_Occurred());
+}
+
+static bool limit_from(PyObject *object, Limit *limit) {
+    static const char *names[] = {"fixed_window", "sliding_log", "sliding_window", "token_bucket",
+                                  "leaky_bucket", "gcra",        "unlimited"};
+    PyObject *name = PyObject_GetAttrString(object, "algorithm");
+    if (!name)
+        return false;
+    int found = -1;
+    for (int index = 0; index < 7; index++)
+        if (PyUnicode_CompareWithASCIIString(name, names[index]) == 0)
+            found = index;
+    if (found < 0)
+        PyErr_Format(PyExc_ValueError, "native: expected an algorithm that has a C twin, got %R", name);
+    Py_DECREF(name);
+    if (found < 0)
+        return false;
+    limit->algorithm = found;
+    if (!number_in(object, "count", &limit->count) || !number_in(object, "micros", &limit->micros) ||
+        !number_in(object, "slices", &limit->slices) || !number_in(object, "capacity", &limit->capacity) ||
+        !number_in(object, "unit", &limit->unit) || !number_in(object, "drain", &limit->drain))
+        return false;
+    limit->full = (u128)limit->capacity * limit->unit;
+    if (found != UNLIMITED && (!limit->count || !limit->micros || !limit->unit || !limit->drain ||
+                               limit->drain > MOST_DRAIN || limit->capacity > MOST_COUNT || !limit->slices ||
+                               limit->slices > MOST_SLICES || limit->full / limit->drain > MOST_NOW / 2)) {
+        PyErr_Format(PyExc_ValueError, "native: expected a limit within the bounds of model.py, got %S", object);
+        return false;
+    }
+    return true;
+}
+
+TermsObject *terms_from(State *state, PyObject *limit) {
+    TermsObject *self = PyObject_New(TermsObject, state->terms_type);
+    if (!self)
+        return NULL;
+    PyObject *several = NULL;
+    self->state = state;
+    self->limit = Py_NewRef(limit);
+    self->each = NULL;
+    self->limits = NULL;
+    self->parts = 1;
+    if (PyObject_HasAttrString(limit, "limits")) {
+        several = PyObject_GetAttrString(limit, "limits");
+        if (!several || !PyTuple_Check(several) || PyTuple_Size(several) < 1 || PyTuple_Size(several) > MOST_PARTS) {
+            if (!PyErr_Occurred())
+                PyErr_Format(state->invalid ? state->invalid : PyExc_ValueError,
+                             "limits: expected at most %d limits on one key, got %zd. Put some into a second limiter.",
+                             MOST_PARTS, several && PyTuple_Check(several) ? PyTuple_Size(several) : (Py_ssize_t)0);
+            goto failed;
+        }
+        self->parts = (uint32_t)PyTuple_Size(several);
+        self->each = PyTuple_New(self->parts);
+        if (!self->each)
+            goto failed;
+    }
+    if (posix_memalign((void **)&self->limits, _Alignof(Limit), self->parts * sizeof(Limit))) {
+        self->limits = NULL;
+        PyErr_NoMemory();
+        goto failed;
+    }
+    for (uint32_t index = 0; index < self->parts; index++) {
+        PyObject *own = several ? PyTuple_GetItem(several, index) : limit;
+        if (!limit_from(own, self->limits + index))
+            goto failed;
+        if (several) {
+            TermsObject *part = terms_from(state, own);
+            if (!part || PyTuple_SetItem(self->each, index, (PyObject *)part) < 0)
+                goto failed;
+        }
+    }
+    Py_XDECREF(several);
+    return self;
+failed:
+    Py_XDECREF(several);
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void terms_free(TermsObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->limit);
+    Py_XDECREF(self->each);
+    free(self->limits);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot terms_slots[] = {
+    {Py_tp_doc, "A limit, or several, in numbers."}, {Py_tp_dealloc, terms_free}, {0, NULL}};
+
+PyType_Spec terms_spec = {"ratekeeper.native.core.Terms", sizeof(TermsObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, terms_slots};
+
+/* `encoded`: a key that keys.encode has made already, as the checks of a plan have. */
+bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash) {
+    const char *text;
+    Py_ssize_t size;
+    PyObject *made = NULL;
+    if (PyUnicode_CheckExact(key)) {
+#ifndef Py_LIMITED_API
+        if (PyUnicode_IS_COMPACT_ASCII(key)) {
+            size = PyUnicode_GET_LENGTH(key);
+            if (size && (encoded || size <= LONGEST_KEY)) {
+                *hash = siphash(shelf->seed, TEXT, PyUnicode_1BYTE_DATA(key), (size_t)size);
+                return true;
+            }
+        }
+#endif
+        Py_ssize_t letters = PyUnicode_GetLength(key);
+        if (letters && (encoded || letters <= LONGEST_KEY)) {
+            text = PyUnicode_AsUTF8AndSize(key, &size);
+            if (text) {
+                *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
+                return true;
+            }
+            PyErr_Clear(); /* lone surrogates: as keys.wire writes them */
+            made = PyUnicode_AsEncodedString(key, "utf-8", "surrogatepass");
+            if (!made)
+                return false;
+            PyBytes_AsStringAndSize(made, (char **)&text, &size);
+            *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
+            Py_DECREF(made);
+            return true;
+        }
+    }
+    if (!encoded || !PyBytes_CheckExact(key)) {
+        if (encoded && !PyUnicode_CheckExact(key)) {
+            PyErr_Format(PyExc_TypeError, "Check.key: expected what keys.encode returns, got %s", Py_TYPE(key)->tp_name);
+            return false;
+        }
+        made = PyObject_CallFunctionObjArgs(state->encode, key, NULL);
+        if (!made)
+            return false;
+        if (!PyBytes_CheckExact(made)) {
+            bool done = hash_key(state, shelf, made, true, hash);
+            Py_DECREF(made);
+            return done;
+        }
+        key = made;
+    }
+    PyBytes_AsStringAndSize(key, (char **)&text, &size);
+    *hash = siphash(shelf->seed, 0, text, (size_t)size);
+    Py_XDECREF(made);
+    return true;
+}
+
+bool cost_from(State *state, PyObject *cost, u64 *number) {
+    int overflow = 0;
+    if (PyLong_CheckExact(cost)) {
+        long long value = PyLong_AsLongLongAndOverflow(cost, &overflow);
+        if (!overflow && value > 0 && value <= (long long)MOST_COST) {
+            *number = (u64)value;
+            return true;
+        }
+    }
+    PyObject *whole = PyObject_CallFunctionObjArgs(state->whole_cost, cost, NULL);
+    if (!whole)
+        return false;
+    *number = PyLong_AsUnsignedLongLong(whole);
+    Py_DECREF(whole);
+    return !(*number == (u64)-1 && PyErr_Occurred());
+}
+
+u64 machine_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
+}
+
+bool read_nanos(State *state, PyObject *nanos, u64 *now) {
+    if (!nanos) {
+        *now = machine_clock();
+        return true;
+    }
+    PyObject *found = PyObject_CallNoArgs(nanos);
+    if (!found)
+        return false;
+    int overflow = 0;
+    long long value = PyLong_AsLongLongAndOverflow(found, &overflow);
+    if (value == -1 && !overflow && PyErr_Occurred()) {
+        Py_DECREF(found);
+        return false;
+    }
+    if (overflow || value < 0 || (u64)value / 1000 >= MOST_NOW) {
+        PyErr_Format(state->invalid, "clock: expected nanoseconds from 0 to 142 years, got %S.", found);
+        Py_DECREF(found);
+        return false;
+    }
+    Py_DECREF(found);
+    *now = (u64)value / 1000;
+    return true;
+}
+
+bool set_nanos(PyObject **place, PyObject *nanos) {
+    if (!nanos || (nanos != Py_None && !PyCallable_Check(nanos))) {
+        PyErr_SetString(PyExc_TypeError, "nanos: expected a function or None");
+        return false;
+    }
+    PyObject *before = *place;
+    *place = nanos == Py_None ? NULL : Py_NewRef(nanos);
+    Py_XDECREF(before);
+    return true;
+}

@@ -1,0 +1,275 @@
+"""The in-process store in C: the contract, keys and costs as Python has them, floods, threads and forks."""
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ratekeeper import Decision, InvalidCost, InvalidInput, InvalidKey, Limit, Limiter, MemoryStore, info, native
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.keys import encode
+from ratekeeper.stores.memory import MemoryStore as PureStore
+from ratekeeper.testing import FakeClock, TimedStoreContract
+
+if native.core is None:
+    pytest.skip(native.REASON, allow_module_level=True)
+
+from ratekeeper.stores.native import NativeStore
+
+
+class TestNativeStore(TimedStoreContract):
+    def make_store(self):
+        return NativeStore(clock=self.clock)
+
+
+class TestNativeStoreThroughTables(TimedStoreContract):
+    """The same promises of a table's own ``check``, the path that ``Limiter.check`` takes."""
+
+    def make_store(self):
+        return NativeStore(clock=self.clock)
+
+    def check(self, key, limit, cost=1, space="contract"):
+        from ratekeeper.model import parse_limits
+
+        return self.store.table(space, parse_limits(limit)).check(key, cost)
+
+
+def test_memory_is_native_where_it_was_built():
+    assert MemoryStore is NativeStore
+    assert type(Limiter("1/second").check).__name__ == "builtin_function_or_method"
+    assert (info()["engine"], info()["version"]) == ("native", "0.1.0")
+
+
+def test_the_environment_chooses_python():
+    script = "import ratekeeper; print(ratekeeper.info()['engine'], ratekeeper.Limiter('1/second').check('k').allowed)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "RATEKEEPER_PURE": "1"}
+    )
+    assert done.stdout == "pure True\n", done.stderr
+
+
+def test_a_key_means_the_same_to_check_and_to_a_plan():
+    keys = ["a", "ä", "漢字", "😀", "a\udcff", "x" * 256, "x" * 257, "é" * 256, "é" * 257, b"a", b"x" * 255, b"x" * 256]
+    keys += [("a", 1), ("a", b"b", ("c",)), bytearray(b"a1"), memoryview(b"a2"), "s", "b", "t", "h"]
+    limiter = Limiter("1/hour", store=NativeStore())
+    for key in keys:
+        assert limiter.check(key), key
+        assert not limiter.check(key), key
+        assert not limiter.peek(key), key
+        assert not limiter.store.check((limiter.plan(key, 1),))[0], key
+    assert limiter.store.table(limiter.name, limiter.limits).shelf.keys == len(keys)
+
+
+class Text(str):
+    def __str__(self):
+        return "somebody else"
+
+
+def test_a_subclass_of_text_is_the_text_it_holds():
+    limiter = Limiter("1/hour", store=NativeStore())
+    assert limiter.check(Text("k"))
+    assert not limiter.check("k")
+
+
+@pytest.mark.parametrize("wrong", ["", b"", (), None, 1, 1.5, ["a"], (1.5,), (True,), object()])
+def test_a_key_that_names_nobody_is_refused_as_in_python(wrong):
+    with pytest.raises(InvalidKey) as expected:
+        encode(wrong)
+    for store in (NativeStore(), PureStore()):
+        with pytest.raises(InvalidKey) as caught:
+            Limiter("1/hour", store=store).check(wrong)
+        assert str(caught.value) == str(expected.value)
+
+
+class Whole:
+    def __index__(self):
+        return 2
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, False, 1.0, float("nan"), "1", None, 10**15, 10**30, -(10**30), [1]])
+def test_a_cost_that_is_none_is_refused_as_in_python(wrong):
+    messages = set()
+    for store in (NativeStore(), PureStore()):
+        limiter = Limiter("9/hour", store=store)
+        for ask in (limiter.check, limiter.peek, store.table(limiter.name, limiter.limits).peek):
+            with pytest.raises(InvalidCost) as caught:
+                ask("k", cost=wrong)
+            messages.add(str(caught.value))
+        assert limiter.peek("k").remaining == 9
+    assert len(messages) == 1
+
+
+def test_other_whole_numbers_are_costs():
+    limiter = Limiter("9/hour", store=NativeStore())
+    assert limiter.check("k", Whole()).remaining == 7
+    assert limiter.check("k", cost=10**15 - 1).retry_after is None
+    assert limiter.check(key="k", cost=2).remaining == 5
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda check: check(),
+        lambda check: check("k", 1, 2),
+        lambda check: check("k", price=1),
+        lambda check: check("k", key="k"),
+        lambda check: check("k", 1, cost=1),
+        lambda check: check(cost=1),
+    ],
+)
+def test_wrong_arguments_are_a_type_error(call):
+    with pytest.raises(TypeError, match="takes a key and, as an option, a cost"):
+        call(Limiter("9/hour", store=NativeStore()).check)
+
+
+def test_a_decision_has_the_face_of_the_one_in_python():
+    native_one = Limiter("5/hour", store=NativeStore(clock=FakeClock())).check("k", 2)
+    pure_one = Limiter("5/hour", store=PureStore(clock=FakeClock())).check("k", 2)
+    given = Decision(True, 5, 3, 0.0, 1440.0, 0.0)
+    assert native_one == pure_one == given
+    assert type(native_one) is type(pure_one) is type(given) is Decision
+    assert len({native_one, pure_one, given}) == 1
+    assert repr(native_one) == repr(pure_one) == repr(given)
+    for one in (native_one, pure_one, given):
+        again = pickle.loads(pickle.dumps(one))
+        assert again == one
+        assert again.parts() == (again,)
+        assert one.parts() == (one,)
+        assert one.binding() is one
+        for name in ("allowed", "remaining", "anything"):
+            with pytest.raises(AttributeError):
+                setattr(one, name, 1)
+        with pytest.raises(AttributeError):
+            del one.allowed
+    assert native_one != "Decision"
+    assert given != Decision(False, 5, 3, None)
+    assert Decision(False, 5, 0, None, 2.5).retry_after is None
+    assert not Decision(False, 5, 0, 1.5)
+    assert Decision(limit=1, remaining=2, allowed=True).reset_after == 0.0
+    with pytest.raises(TypeError):
+        Decision(True)
+    with pytest.raises(InvalidInput):
+        Decision(True, 1, 1, float("nan"))
+    with pytest.raises(TypeError):
+        native_one < given  # noqa: B015
+
+
+def test_a_clock_that_answers_nonsense_is_an_error_and_changes_nothing():
+    class Wrong(FakeClock):
+        answer = 0
+
+        def nanos(self):
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    clock = Wrong()
+    limiter = Limiter("1/second", store=NativeStore(clock=clock))
+    for answer in (-1, 2**63, 10**40, 2**52 * 1000, "now", None, ZeroDivisionError("no time")):
+        clock.answer = answer
+        for ask in (limiter.check, limiter.peek, limiter.reset):
+            with pytest.raises((InvalidInput, TypeError, ZeroDivisionError)):
+                ask("k")
+    clock.answer = (2**52 - 1) * 1000
+    assert limiter.check("k")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_flood_resets_nobody_who_is_at_the_limit(algorithm):
+    clock = FakeClock(start=1000.0)
+    store = NativeStore(clock=clock, max_keys=5_000)
+    limiter = Limiter("5/hour", algorithm=algorithm, store=store)
+    victims = [f"victim {number}" for number in range(2_500)]
+    for victim in victims:
+        limiter.check(victim, cost=5)
+    for number in range(50_000):
+        limiter.check(f"flood {number}")
+    shelf = store.table(limiter.name, limiter.limits).shelf
+    assert shelf.keys <= shelf.slots <= 2 * 5_000 + 8 * 20
+    assert not any(limiter.check(victim) for victim in victims)
+
+
+def test_below_the_bound_nobody_is_forgotten():
+    for bound in (1, 7, 100, 5_000):
+        limiter = Limiter("1/hour", store=NativeStore(max_keys=bound))
+        assert all(limiter.check(f"k{number}") for number in range(bound))
+        assert not any(limiter.check(f"k{number}") for number in range(bound)), bound
+
+
+def test_recovered_keys_make_room():
+    clock = FakeClock(start=1000.0)
+    for algorithm in ALGORITHMS:
+        store = NativeStore(clock=clock, max_keys=1_000)
+        limiter = Limiter("5/second", algorithm=algorithm, store=store)
+        for wave in range(20):
+            for number in range(500):
+                limiter.check(f"{wave} {number}", cost=5)
+            assert not any(limiter.check(f"{wave} {number}") for number in range(500))
+            clock.advance(10)
+
+
+def test_a_clock_in_python_lets_nobody_in_between():
+    """The call of the clock gives other threads a turn: what they wrote then must not be from the future."""
+
+    class Slow(FakeClock):
+        def nanos(self):
+            with self.moved:
+                self.micros += 1
+                now = self.micros
+            for _ in range(50):
+                pass
+            return now * 1000
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for algorithm in ALGORITHMS:
+            limiter = Limiter("100 per 300 days", algorithm=algorithm, store=NativeStore(clock=Slow()))
+            admitted = []
+
+            def run(limiter=limiter, admitted=admitted):
+                admitted.append(sum(bool(limiter.check("k")) for _ in range(60)))
+
+            workers = [threading.Thread(target=run) for _ in range(8)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+            assert sum(admitted) == 100
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_table_that_is_cleared_or_dropped_gives_its_memory_back():
+    chance = random.Random(3)
+    for algorithm in ALGORITHMS:
+        store = NativeStore(max_keys=500)
+        limiter = Limiter(["50/hour", Limit(50, "day", algorithm=algorithm)], store=store)
+        for _ in range(3):
+            for _ in range(2_000):
+                limiter.check(f"k{chance.randrange(900)}", cost=chance.randrange(1, 20))
+            store.clear()
+            assert store.table(limiter.name, limiter.limits).shelf.keys == 0
+        limiter.close()
+
+
+SUBINTERPRETER = """
+import _xxsubinterpreters as interpreters
+code = "import ratekeeper; limiter = ratekeeper.Limiter('1/hour'); assert limiter.check('k') and not limiter.check('k')"
+for _ in range(3):
+    one = interpreters.create()
+    interpreters.run_string(one, code)
+    interpreters.destroy(one)
+exec(code)
+print("ok")
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="another name for the module")
+def test_each_interpreter_has_its_own():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SUBINTERPRETER], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
