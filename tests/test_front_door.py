@@ -14,5 +14,5 @@ def test_methods_of_the_two_limiters_are_the_same():
     def public(kind):
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert public(ratekeeper.AsyncLimiter) - public(ratekeeper.Limiter) == {"ask"}
+    assert public(ratekeeper.AsyncLimiter) - public(ratekeeper.Limiter) == set()
     assert public(ratekeeper.Limiter) - public(ratekeeper.AsyncLimiter) == set()

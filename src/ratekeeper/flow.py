@@ -10,6 +10,7 @@ from __future__ import annotations
 from _collections import deque  # type: ignore[import-not-found]  # collections is slow to import
 from _thread import allocate_lock
 
+from ratekeeper.errors import StoreUnavailable
 from ratekeeper.model import Check, Decision, Verdict
 from ratekeeper.units import SECOND
 
@@ -144,10 +145,27 @@ def foresee(check: Check, state: State, now: int, ahead: list[Ticket], ticket: T
     return instant - now + turn
 
 
+def ask(operation: str, plan: Plan, *arguments: object) -> Flow[Any]:
+    """Ask the store; where it cannot answer, what ``on_store_error`` says answers in its place."""
+    try:
+        return (yield Ask(operation, plan, *arguments))
+    except StoreUnavailable as error:
+        if operation == "refund":  # of what the store took: nothing to give back here
+            operation, arguments = "peek", ()
+        return (yield Ask("stand_in", operation, error, plan, *arguments))
+
+
+def give_back(plan: Plan, decision: Decision) -> Flow[Any]:
+    """Give back what ``decision`` took, to whoever took it."""
+    if decision.reason:
+        return (yield Ask("stand_in", "refund", None, plan, decision.at))
+    return (yield from ask("refund", plan, decision.at))
+
+
 def check(plan: Plan) -> Flow[Verdict]:
     """Decide a plan, all or nothing."""
-    decisions = yield Ask("check", plan)
-    return verdict_of(plan, decisions)
+    decisions = yield from ask("check", plan)
+    return verdict_of(plan, decisions, next((each.reason for each in decisions if each.reason), ""))
 
 
 def verdict_of(plan: Plan, decisions: tuple[Decision, ...], reason: str = "") -> Verdict:
@@ -167,21 +185,26 @@ def acquire(lines: Lines, check: Check, patience: int | None, clock: Clock) -> F
     ticket = lines.join(check.key, check.cost)
     served = False
     try:
-        now, (state,) = yield Ask("states", plan)
-        wait = foresee(check, state, now, lines.ahead(ticket), ticket)
+        wait: int | None = 0
+        try:
+            now, (state,) = yield Ask("states", plan)
+        except StoreUnavailable:
+            pass  # nothing can be foreseen: wait in line, and see
+        else:
+            wait = foresee(check, state, now, lines.ahead(ticket), ticket)
         if wait is None or (patience is not None and wait > patience):
-            (decision,) = yield Ask("peek", plan)
+            (decision,) = yield from ask("peek", plan)
             return postponed(decision, wait)
         if not lines.is_first(ticket) and not (yield Turn(ticket, patience)):
-            (decision,) = yield Ask("peek", plan)
+            (decision,) = yield from ask("peek", plan)
             return postponed(decision, 0)
         while True:
-            (decision,) = yield Ask("check", plan)
+            (decision,) = yield from ask("check", plan)
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
             wait = micros(decision.delay if decision.allowed else decision.retry_after)
-            if wait is None or (left is not None and wait > left):
+            if wait is None or (left is not None and wait > left) or decision.reason.startswith("deny"):
                 if decision.allowed:  # admitted to a queue, but its turn comes too late
-                    yield Ask("refund", plan, decision.at)
+                    yield from give_back(plan, decision)
                     return postponed(decision, wait)
                 return decision
             if decision.allowed:
@@ -194,7 +217,7 @@ def acquire(lines: Lines, check: Check, patience: int | None, clock: Clock) -> F
         try:
             yield Sleep(wait)
         except BaseException:
-            yield Ask("refund", plan, decision.at)
+            yield from give_back(plan, decision)
             raise
         return Decision(True, decision.limit, decision.remaining, 0.0, decision.reset_after, 0.0)
     return decision
@@ -210,12 +233,16 @@ def micros(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * SECOND)
 
 
-def settle(check: Check, at: int, actual: int) -> Flow[Decision]:
-    """Charge or give back the difference between what was reserved, at the instant ``at``, and what was used."""
+def settle(check: Check, reserved: Decision, actual: int) -> Flow[Decision]:
+    """Charge or give back the difference between what was reserved and what was used."""
     if actual < check.cost:
-        (decision,) = yield Ask("refund", (Check(check.space, check.key, check.limit, check.cost - actual),), at)
+        (decision,) = yield from give_back((of_cost(check, check.cost - actual),), reserved)
     elif actual > check.cost:
-        (decision,) = yield Ask("take", (Check(check.space, check.key, check.limit, actual - check.cost),))
+        (decision,) = yield from ask("take", (of_cost(check, actual - check.cost),))
     else:
-        (decision,) = yield Ask("peek", (check,))
+        (decision,) = yield from ask("peek", (check,))
     return decision
+
+
+def of_cost(check: Check, cost: int) -> Check:
+    return Check(check.space, check.key, check.limit, cost, check.on_store_error)

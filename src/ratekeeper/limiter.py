@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ratekeeper.drive import adrive, drive
 from ratekeeper.errors import AlreadySettled, Closed, InvalidInput, InvalidStore, LimitExceeded, shown
-from ratekeeper.flow import Lines, acquire, settle
+from ratekeeper.flow import Lines, acquire, ask, settle
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, parse_limits, whole_cost
-from ratekeeper.stores import open_store
+from ratekeeper.stores import MODES, open_store
 from ratekeeper.units import to_micros
 
 TYPE_CHECKING = False
@@ -38,6 +38,9 @@ class Front:
         name: str | None = None,
         clock: Clock | None = None,
         max_keys: int | None = None,
+        on_store_error: str | None = None,
+        deadline: Seconds | None = None,
+        local_share: float | None = None,
     ) -> None:
         self.limits = parse_limits(limits, algorithm)
         if name is not None and not (isinstance(name, str) and name):
@@ -45,14 +48,19 @@ class Front:
         self.name = name or str(self.limits)
         self.owns_store = isinstance(store, str)
         if isinstance(store, str):
-            self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self.asynchronous)
-        elif clock is not None or max_keys is not None:
+            options = {"on_store_error": on_store_error, "deadline": deadline, "local_share": local_share}
+            self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self.asynchronous, **options)
+        elif not all(each is None for each in (clock, max_keys, deadline, local_share)):
             raise InvalidStore(
-                "store: expected clock and max_keys to be given to the store itself, got them beside it."
+                "store: expected clock, max_keys, deadline and local_share to be given to the store itself, "
+                "got them beside it."
             )
         else:
             self.store = store
         self.lines = Lines()
+        if on_store_error not in (None, *MODES):
+            raise InvalidStore(f"on_store_error: expected local, allow or deny, got {shown(on_store_error)}.")
+        self.on_store_error = on_store_error
 
     asynchronous = False
 
@@ -64,8 +72,15 @@ class Front:
     def clock(self) -> Clock:
         return self.store.clock
 
+    def table(self) -> Any:
+        """Where ``check`` is answered with the least work, if the store has such a place."""
+        if not self.store.blocking:
+            return self.store.table(self.name, self.limits)
+        make = getattr(self.store, "table", None)
+        return None if make is None else make(self.name, self.limits, self.on_store_error)
+
     def plan(self, key: Key, cost: int) -> Check:
-        return Check(self.name, encode(key), self.limits, whole_cost(cost))
+        return Check(self.name, encode(key), self.limits, whole_cost(cost), self.on_store_error)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.limits)!r}, name={self.name!r})"
@@ -104,18 +119,36 @@ class Limiter(Front):
         name: str | None = None,
         clock: Clock | None = None,
         max_keys: int | None = None,
+        on_store_error: str | None = None,
+        deadline: Seconds | None = None,
+        local_share: float | None = None,
     ) -> None:
-        super().__init__(limits, algorithm=algorithm, store=store, name=name, clock=clock, max_keys=max_keys)
-        if not self.store.blocking:  # the one bypass: a table's own method, with nothing in between
-            self.check = self.store.table(self.name, self.limits).check  # type: ignore[method-assign]
+        super().__init__(
+            limits,
+            algorithm=algorithm,
+            store=store,
+            name=name,
+            clock=clock,
+            max_keys=max_keys,
+            on_store_error=on_store_error,
+            deadline=deadline,
+            local_share=local_share,
+        )
+        table = self.table()  # the one bypass: a table's own method, with nothing in between
+        if table is not None:
+            self.check = table.check  # type: ignore[method-assign]
+
+    def ask(self, operation: str, check: Check) -> Decision:
+        flow = ask(operation, (check,))
+        return drive(flow, self.store, self.clock, self.lines)[0]
 
     def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
-        return self.store.check((self.plan(key, cost),))[0]
+        return self.ask("check", self.plan(key, cost))
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
         """Say what ``check`` would, and take nothing."""
-        return self.store.peek((self.plan(key, cost),))[0]
+        return self.ask("peek", self.plan(key, cost))
 
     def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:
         """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds."""
@@ -128,11 +161,11 @@ class Limiter(Front):
         In a ``with`` block a refusal raises LimitExceeded, and an exception gives everything back.
         """
         plan = self.plan(key, cost)
-        return Reservation(self, plan, self.store.check((plan,))[0])
+        return Reservation(self, plan, self.ask("check", plan))
 
     def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
-        return self.store.refund((self.plan(key, cost),))[0]
+        return self.ask("refund", self.plan(key, cost))
 
     def reset(self, key: Key) -> None:
         """Forget all that ``key`` has used."""
@@ -165,27 +198,43 @@ class AsyncLimiter(Front):
         name: str | None = None,
         clock: Clock | None = None,
         max_keys: int | None = None,
+        on_store_error: str | None = None,
+        deadline: Seconds | None = None,
+        local_share: float | None = None,
     ) -> None:
-        super().__init__(limits, algorithm=algorithm, store=store, name=name, clock=clock, max_keys=max_keys)
-        if not self.store.blocking:
-            table_check = self.store.table(self.name, self.limits).check
+        super().__init__(
+            limits,
+            algorithm=algorithm,
+            store=store,
+            name=name,
+            clock=clock,
+            max_keys=max_keys,
+            on_store_error=on_store_error,
+            deadline=deadline,
+            local_share=local_share,
+        )
+        table = self.table()
+        if table is not None and self.store.blocking:
+            self.check = table.check  # type: ignore[method-assign]
+        elif table is not None:
+            table_check = table.check
 
             async def check(key: Key, cost: int = 1) -> Decision:
                 return table_check(key, cost)
 
             self.check = check  # type: ignore[method-assign]
 
-    async def ask(self, operation: str, *arguments: object) -> Any:
-        outcome = getattr(self.store, operation)(*arguments)
-        return await outcome if hasattr(outcome, "__await__") else outcome
+    async def ask(self, operation: str, check: Check) -> Decision:
+        flow = ask(operation, (check,))
+        return (await adrive(flow, self.store, self.clock, self.lines))[0]
 
     async def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
-        return (await self.ask("check", (self.plan(key, cost),)))[0]
+        return await self.ask("check", self.plan(key, cost))
 
     async def peek(self, key: Key, cost: int = 1) -> Decision:
         """Say what ``check`` would, and take nothing."""
-        return (await self.ask("peek", (self.plan(key, cost),)))[0]
+        return await self.ask("peek", self.plan(key, cost))
 
     async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:
         """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds."""
@@ -201,16 +250,18 @@ class AsyncLimiter(Front):
 
     async def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
-        return (await self.ask("refund", (self.plan(key, cost),)))[0]
+        return await self.ask("refund", self.plan(key, cost))
 
     async def reset(self, key: Key) -> None:
         """Forget all that ``key`` has used."""
-        await self.ask("reset", (self.plan(key, 1),))
+        reset: Callable[..., Any] = self.store.reset
+        await settled(reset((self.plan(key, 1),)))
 
     async def close(self) -> None:
         """Let go of the store, if this limiter opened it; every later call raises Closed."""
         if self.owns_store:
-            await self.ask("close")
+            close: Callable[..., Any] = self.store.close
+            await settled(close())
         self.shut()
 
     async def __aenter__(self) -> AsyncLimiter:
@@ -240,7 +291,7 @@ class Reservation:
             why = "was settled already" if self.decision.allowed else "was refused: there is nothing to settle"
             raise AlreadySettled(f"reservation: expected to be settled once, but it {why}.")
         self.settled = True
-        return settle(self.taken, self.decision.at, actual)
+        return settle(self.taken, self.decision, actual)
 
     def __bool__(self) -> bool:
         return self.decision.allowed
@@ -264,7 +315,7 @@ class AsyncReservation(Reservation):
         self.settled = True  # nothing is taken yet
 
     async def take(self) -> AsyncReservation:
-        (self.decision,) = await self.limiter.ask("check", (self.taken,))  # type: ignore[attr-defined]
+        self.decision = await self.limiter.ask("check", self.taken)  # type: ignore[misc]
         self.settled = not self.decision.allowed
         return self
 
@@ -296,6 +347,11 @@ class ClosedStore:
 
     def __getattr__(self, operation: str) -> NoReturn:
         raise Closed(f"limiter {self.name!r}: expected an open limiter, but it was closed. Make a new one.")
+
+
+async def settled(outcome: Any) -> None:
+    if hasattr(outcome, "__await__"):
+        await outcome
 
 
 def patience(timeout: Seconds | None) -> int | None:

@@ -355,20 +355,27 @@ def whole_cost(cost: object, least: int = 1) -> int:
 
 
 class Check(Frozen):
-    """One subject of a plan: ``cost`` for ``key`` under ``limit``, counted in the space of that name."""
+    """One subject of a plan: ``cost`` for ``key`` under ``limit``, counted in the space of that name.
 
-    __slots__ = ("cost", "key", "limit", "space")
+    ``on_store_error`` says what decides if the store cannot: local, allow or deny; None leaves it to the store.
+    """
+
+    __slots__ = ("cost", "key", "limit", "on_store_error", "space")
     space: str
     key: str | bytes  # encoded: see keys.py
     limit: Limit | Several
     cost: int
+    on_store_error: str | None
 
-    def __init__(self, space: str, key: str | bytes, limit: Limit | Several, cost: int) -> None:
+    def __init__(
+        self, space: str, key: str | bytes, limit: Limit | Several, cost: int, on_store_error: str | None = None
+    ) -> None:
         fix = object.__setattr__
         fix(self, "space", space)
         fix(self, "key", key)
         fix(self, "limit", limit)
         fix(self, "cost", cost)
+        fix(self, "on_store_error", on_store_error)
 
     def __repr__(self) -> str:
         return f"Check({self.space!r}, <key>, {str(self.limit)!r}, cost={self.cost})"
@@ -377,14 +384,25 @@ class Check(Frozen):
 class Given:
     """Answers that were given, in the place of a limit whose rule works them out."""
 
-    __slots__ = ("capacity", "delay_given", "remaining_given", "reset_given", "retry_given")
+    __slots__ = ("capacity", "delay_given", "parts_given", "reason", "remaining_given", "reset_given", "retry_given")
 
-    def __init__(self, capacity: int, remaining: int, retry: int | None, reset: int, delay: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        remaining: int,
+        retry: int | None,
+        reset: int,
+        delay: int,
+        reason: str = "",
+        parts: tuple[Decision, ...] = (),
+    ) -> None:
         self.capacity = capacity
         self.remaining_given = remaining
         self.retry_given = retry
         self.reset_given = reset
         self.delay_given = delay
+        self.reason = reason
+        self.parts_given = parts
 
     @property
     def rule(self) -> Given:
@@ -472,11 +490,16 @@ class Decision(tuple):  # type: ignore[type-arg]
         """The instant of the decision on the store's clock, in microseconds."""
         return self[3]
 
+    @property
+    def reason(self) -> str:
+        """Empty where the store decided; else what stood in for it and why: ``"local: gave no answer in 50 ms"``."""
+        return getattr(self[1], "reason", "")
+
     def parts(self) -> tuple[Decision, ...]:
         """Each limit's own decision, where several were decided as one; else just this one."""
         allowed, limit, state, now, cost = self
         if limit.__class__ is not Several:
-            return (self,)
+            return limit.parts_given if limit.__class__ is Given and limit.parts_given else (self,)
         return tuple(
             decided(Decision, (allowed or part.rule.decide(own, now, part, cost)[1], part, own, now, cost))
             for part, own in zip(limit.limits, state, strict=True)

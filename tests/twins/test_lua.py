@@ -7,7 +7,8 @@ import pytest
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidLimit
 from ratekeeper.model import Limit
-from ratekeeper.stores.codec import packed_limit, plain, unpack_state
+from ratekeeper.stores.codec import packed_limit, unpack_state
+from ratekeeper.stores.logs import plain
 from ratekeeper.stores.script import KINDS, rules
 from ratekeeper.testing.contract import random_step, walk_limits
 

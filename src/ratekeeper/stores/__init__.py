@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
+MODES = ("local", "allow", "deny")  # what decides while a store cannot
 REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 SCHEMES = ("memory", *REMOTE)
 

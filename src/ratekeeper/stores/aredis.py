@@ -10,8 +10,10 @@ from ratekeeper.stores.aio import AsyncLink, ask_once
 from ratekeeper.stores.books import Books
 from ratekeeper.stores.cluster import Slots, slot_of
 from ratekeeper.stores.flight import judge
+from ratekeeper.stores.redis_table import AsyncRedisTable
 from ratekeeper.stores.script import compose
 from ratekeeper.stores.settings import Settings
+from ratekeeper.stores.standby import Standby
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision, Plan, State
+    from ratekeeper.model import Decision, Limit, Plan, Several, State
     from ratekeeper.stores.books import Errand
     from ratekeeper.stores.codec import AnyRequest
     from ratekeeper.stores.flight import Flight
@@ -40,14 +42,28 @@ class AsyncRedisStore:
         self.gives_time = clock is not None
         self.script = compose(given_time=self.gives_time)
         self.books = Books(self.settings, self.gives_time)
+        self.standby = Standby(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
         self.offices: dict[int, Office] = {}
 
     def check(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
         """Take every cost of the plan, or none."""
+        known = self.books.denied(plan, self.clock.nanos())
+        if known is not None:
+            return resolved(known)
         request = self.books.check_one(plan)
         if request is not None and not self.settings.is_cluster:
             return self.office().home.ask(request)
         return self.run(self.books.errand("check", plan))
+
+    def table(self, space: str, limit: Limit | Several, on_store_error: str | None = None) -> AsyncRedisTable:
+        """The states of one limit: its ``check`` is the hot path."""
+        return AsyncRedisTable(self, space, limit, on_store_error)
+
+    def stand_in(
+        self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
+    ) -> tuple[Decision, ...]:
+        """Answer in this process, as ``on_store_error`` says, what the store cannot."""
+        return self.standby.answer(operation, error, plan, at)
 
     def peek(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
         return self.run(self.books.errand("peek", plan))
@@ -98,6 +114,10 @@ class AsyncRedisStore:
             for answer in answers:
                 if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
                     raise answer
+
+
+async def resolved(answer: Any) -> Any:
+    return answer
 
 
 class Office:

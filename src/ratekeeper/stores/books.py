@@ -11,6 +11,8 @@ from ratekeeper.errors import StoreUnavailable
 from ratekeeper.model import Check
 from ratekeeper.stores.cluster import slot_of
 from ratekeeper.stores.codec import CheckOne, Ledger, Request, decision, without_server
+from ratekeeper.stores.denials import Denials
+from ratekeeper.stores.logs import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class Books:
         self.is_cluster = settings.is_cluster
         self.longer = KEPT_UNDER_GIVEN_TIME if gives_time else 0
         self.ledgers: dict[tuple[str, int], Ledger] = {}
+        self.remembers = settings.deny_cache
+        self.denials: dict[tuple[str, str], Denials] = {}
 
     def ledger(self, space: str, limit: Limit | Several) -> Ledger:
         """How ``limit`` is kept in ``space``; found by identity, as hashing a limit costs more than using it."""
@@ -44,9 +48,36 @@ class Books:
         if found is None or found.limit is not limit:
             if len(self.ledgers) >= MOST_LEDGERS:  # limits made up at run time
                 self.ledgers.clear()
-            found = Ledger(space, limit, self.prefix, self.secret, self.longer)
+                self.denials.clear()
+            # Shared by all limits that read the same states: what one gives back, another must know.
+            denials = self.denials.setdefault((space, limit.layout), Denials(self.remembers))
+            found = Ledger(space, limit, self.prefix, self.secret, self.longer, denials)
             self.ledgers[space, id(limit)] = found
         return found
+
+    def denied(self, plan: Plan, nanos: int) -> tuple[Decision, ...] | None:
+        """The refusal of a plan, where it is known without asking; the other checks as the store last told them."""
+        ledgers = [self.ledger(check.space, check.limit) for check in plan]
+        found: list[Decision | None] = []
+        for check, ledger in zip(plan, ledgers, strict=True):
+            denial = ledger.denials.by_key.get(check.key)
+            if denial is not None and denial.holds(check.limit, check.cost, nanos):
+                now = denial.now + (nanos - denial.sent) // 1000
+                found.append(decision(False, check.limit, denial.state, now, check.cost))
+            else:
+                found.append(None)
+        if not any(each is not None for each in found):
+            return None
+        for index, (check, ledger) in enumerate(zip(plan, ledgers, strict=True)):
+            if found[index] is None:
+                state = ledger.recall(ledger.keys(check.key)[0]) if ledger.subjects else check.limit.rule.EMPTY
+                if state is None:
+                    return None
+                now = ledger.seen[0] + (nanos - ledger.seen[1]) // 1000
+                if not check.limit.rule.decide(plain(state), now, check.limit, check.cost)[1]:
+                    return None
+                found[index] = decision(True, check.limit, state, now, 0)
+        return tuple(found)  # type: ignore[arg-type]
 
     def check_one(self, plan: Plan) -> CheckOne | None:
         """The request for a plan of one check of one limit: the common case, made with the least work."""

@@ -19,6 +19,8 @@ from time import time_ns
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.keys import wire
 from ratekeeper.model import Decision, Several, decided
+from ratekeeper.stores.denials import Denials
+from ratekeeper.stores.logs import Glimpse, PackedLog, plain
 from ratekeeper.stores.script import KINDS
 
 TYPE_CHECKING = False
@@ -97,7 +99,7 @@ def unpack_state(record: bytes, limit: Limit) -> State:
         for at in range(len(record) - 8, 8, -8):  # the newest counter is first in the record, lowest in the number
             state = state << rule.FIELD | int.from_bytes(record[at : at + 8], "big")
         return state
-    return PackedLog(record) if len(record) != Glimpse.SIZE else Glimpse(record, limit)
+    return PackedLog(record) if len(record) != Glimpse.SIZE else Glimpse(record)
 
 
 def time_to_live(limit: Limit) -> int:
@@ -108,54 +110,6 @@ def time_to_live(limit: Limit) -> int:
     elif limit.algorithm == "sliding_window":
         micros = -(-micros * (limit.slices + 1) // limit.slices)
     return -(-micros // 1000) + SLACK
-
-
-class PackedLog:
-    """A sliding log as the server keeps it; stands for the tuple of its instants, unpacked where it is read."""
-
-    __slots__ = ("record",)
-
-    def __init__(self, record: bytes) -> None:
-        self.record = record
-
-    def __len__(self) -> int:
-        return len(self.record) // 7
-
-    def __getitem__(self, index: Any) -> Any:
-        if index.__class__ is slice:
-            return self.instants()[index]
-        at = index * 7 if index >= 0 else len(self.record) + index * 7
-        if not 0 <= at < len(self.record):
-            raise IndexError(index)
-        return int.from_bytes(self.record[at : at + 7], "big")
-
-    def instants(self) -> tuple[int, ...]:
-        record = self.record
-        return tuple([int.from_bytes(record[at : at + 7], "big") for at in range(0, len(record), 7)])
-
-
-class Glimpse:
-    """What the server tells of a long log: how many live, the one that blocks, the newest.
-
-    Stands for the tuple of its live instants: every place that the rules read is one of these.
-    """
-
-    SIZE = 17
-    __slots__ = ("blocking", "live", "newest")
-
-    def __init__(self, record: bytes, limit: Limit) -> None:
-        self.live = int.from_bytes(record[:3], "big")
-        self.blocking = int.from_bytes(record[3:10], "big")
-        self.newest = int.from_bytes(record[10:], "big")
-
-    def __len__(self) -> int:
-        return self.live
-
-    def __getitem__(self, index: Any) -> Any:
-        if index.__class__ is slice:
-            return ()
-        # Whoever looks for the first live instant finds all of them live; a wait reads the one that blocks.
-        return self.newest if index == -1 or not self.blocking else self.blocking
 
 
 class Subject:
@@ -202,11 +156,36 @@ REFUND_KINDS = str.maketrans("tl", "gg")
 class Ledger:
     """How the states of one limit, or of several decided as one, are kept in one space."""
 
-    __slots__ = ("bucket", "digests", "first", "limit", "most", "names", "once", "order", "prefix", "space", "subjects")
+    __slots__ = (
+        "bucket",
+        "denials",
+        "digests",
+        "first",
+        "limit",
+        "most",
+        "names",
+        "older",
+        "once",
+        "order",
+        "prefix",
+        "recent",
+        "seen",
+        "space",
+        "subjects",
+    )
 
-    def __init__(self, space: str, limit: Limit | Several, prefix: bytes, secret: bytes, longer: int) -> None:
+    def __init__(
+        self,
+        space: str,
+        limit: Limit | Several,
+        prefix: bytes = b"rk",
+        secret: bytes = b"",
+        longer: int = 0,
+        denials: Denials | None = None,
+    ) -> None:
         self.space = space
         self.limit = limit
+        self.denials = Denials(enabled=False) if denials is None else denials
         parts: Sequence[Limit] = limit.limits if isinstance(limit, Several) else (limit,)
         # A log changes its length, so each has a key of its own; the others share a record.
         packed = [index for index, part in enumerate(parts) if part.algorithm not in ("sliding_log", "unlimited")]
@@ -225,6 +204,10 @@ class Ledger:
         for part in (space.encode("utf-8", "surrogatepass"), limit.layout.encode()):
             self.digests.update(LENGTH.pack(len(part)) + part)
         self.names: dict[str | bytes, tuple[bytes, ...]] = {}
+        # What the server last said of each key, for the standby; the older half is dropped when the newer is full.
+        self.recent: dict[bytes, State] = {}
+        self.older: dict[bytes, State] = {}
+        self.seen = (0, 0)  # the server's microseconds, and our nanoseconds when we asked: the last time it answered
         single = len(self.subjects) == 1 and len(parts) == 1
         self.bucket = single and parts[0].algorithm in BUCKETS
         self.once = self.plan_words("check", 1)
@@ -245,6 +228,16 @@ class Ledger:
             name = self.name(key)
             found = self.names[key] = tuple([bulk(name + subject.suffix) for subject in self.subjects])
         return found
+
+    def remember(self, name: bytes, state: State, now: int, sent: int) -> None:
+        self.recent[name] = state
+        self.seen = now, sent
+        if len(self.recent) >= MOST_NAMES:
+            self.older, self.recent = self.recent, {}
+
+    def recall(self, name: bytes) -> State | None:
+        found = self.recent.get(name)
+        return self.older.get(name) if found is None else found
 
     def plan_words(self, operation: str, cost: int, whole: bool = False) -> bytes:
         """The words of all subjects of one check."""
@@ -313,12 +306,22 @@ class Request:
                 records.append(reply[at + 4 : at + 4 + length])
                 at += 4 + length
         if self.operation == "reset":
+            for check, ledger in self.checks:
+                ledger.denials.forget(check.key)
             return None
         found = []
         first = 0
         for check, ledger in self.checks:
             last = first + len(ledger.subjects)
-            found.append((check, b"\0" not in flags[first:last], ledger.state(records[first:last])))
+            state = ledger.state(records[first:last])
+            ledger.remember(ledger.keys(check.key)[0], state, now, sent)
+            fits = b"\0" not in flags[first:last]
+            if self.operation in ("check", "take", "refund"):
+                if fits:
+                    ledger.denials.forget(check.key)
+                else:
+                    ledger.denials.note(check.key, check.limit, check.cost, state, now, sent)
+            found.append((check, fits, state))
             first = last
         if self.operation == "states":
             return now, tuple([plain(state) for _, _, state in found])
@@ -340,7 +343,7 @@ class Request:
 class CheckOne:
     """The common request: one check of one limit in one record, made and read with the least work."""
 
-    __slots__ = ("cost", "future", "keys", "ledger", "words")
+    __slots__ = ("cost", "future", "key", "keys", "ledger", "words")
     future: Future
     operation = "check"
     keys_count = 1
@@ -348,6 +351,7 @@ class CheckOne:
 
     def __init__(self, ledger: Ledger, key: str | bytes, cost: int) -> None:
         self.ledger = ledger
+        self.key = key
         self.cost = cost
         found = ledger.names.get(key)
         self.keys = (found or ledger.keys(key))[0]
@@ -357,9 +361,17 @@ class CheckOne:
         limit = self.ledger.limit
         if self.ledger.bucket and len(reply) == 21:
             allowed, now, tat, rest = BUCKET_REPLY.unpack(reply)
-            return (decision(allowed == 1, limit, tat * limit.drain + rest, now, self.cost),)  # type: ignore[union-attr]
-        allowed, now = HEAD.unpack_from(reply)
-        return (decision(allowed == 1, limit, unpack_state(reply[9:], limit), now, self.cost),)  # type: ignore[arg-type]
+            state = tat * limit.drain + rest  # type: ignore[union-attr]
+        else:
+            allowed, now = HEAD.unpack_from(reply)
+            state = unpack_state(reply[9:], limit)  # type: ignore[arg-type]
+        self.ledger.remember(self.keys, state, now, sent)
+        denials = self.ledger.denials
+        if not allowed:
+            denials.note(self.key, limit, self.cost, state, now, sent)
+        elif denials.by_key:  # a smaller cost passed: what is known of a greater one is out of date
+            denials.forget(self.key)
+        return (decision(allowed == 1, limit, state, now, self.cost),)
 
 
 CHECK_ONE = bulk(b"check") + number(1)
@@ -369,13 +381,6 @@ AnyRequest = Request | CheckOne
 def decision(allowed: bool, limit: Limit | Several, state: State, now: int, cost: int) -> Decision:
     """The one place where an answer of the server becomes a Decision."""
     return decided(Decision, (allowed, limit, state, now, cost))
-
-
-def plain(state: State) -> State:
-    """A state of nothing but tuples and whole numbers, as the rules make them."""
-    if isinstance(state, PackedLog):
-        return state.instants()
-    return tuple([plain(part) for part in state]) if state.__class__ is tuple else state
 
 
 def without_server(operation: str, plan: Plan) -> Any:

@@ -11,7 +11,8 @@
 -- stepping back or a lowered limit left impossible.  Every write sets the key's time to live in the same step.
 --
 -- A reply is one string a plan: a byte for every subject that says whether it fits, now in I8, then the records: the
--- new ones if all was taken, else those that were found.  Where there are several, the length in I4 stands before each.
+-- new ones if all was taken, else those that were found, mended if need be.  Where there are several, the length in I4
+-- stands before each.
 
 local call, pack = redis.call, struct.pack
 local rules = {}
@@ -181,7 +182,7 @@ local function general()
         if fits or new ~= record and not held[name] then
           writes[index] = {fits, function() save(name, kinds, new, ttl) end}
         end
-        found[index], changed[index], held[name] = record, new, new
+        found[index], changed[index], held[name] = fits and record or new, new, new
       end
       flags[index] = fits and '\1' or '\0'
       allowed = allowed and fits

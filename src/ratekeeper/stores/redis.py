@@ -19,15 +19,17 @@ from ratekeeper.stores.cluster import Slots, slot_of
 from ratekeeper.stores.combine import Combiner
 from ratekeeper.stores.flight import Flight, judge
 from ratekeeper.stores.link import Link, ask_once
+from ratekeeper.stores.redis_table import RedisTable
 from ratekeeper.stores.script import compose
 from ratekeeper.stores.settings import Settings
+from ratekeeper.stores.standby import Standby
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision, Plan, State
+    from ratekeeper.model import Decision, Limit, Plan, Several, State
     from ratekeeper.stores.books import Errand
     from ratekeeper.stores.codec import AnyRequest
     from ratekeeper.stores.settings import Address
@@ -50,6 +52,7 @@ class RedisStore:
         self.gives_time = clock is not None
         self.script = compose(given_time=self.gives_time)
         self.books = Books(self.settings, self.gives_time)
+        self.standby = Standby(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
         self.open()
         stores.add(self)
 
@@ -61,10 +64,23 @@ class RedisStore:
 
     def check(self, plan: Plan) -> tuple[Decision, ...]:
         """Take every cost of the plan, or none."""
+        known = self.books.denied(plan, self.clock.nanos())
+        if known is not None:
+            return known
         request = self.books.check_one(plan)
         if request is not None:
             return self.ask(request)
         return self.run(self.books.errand("check", plan))
+
+    def table(self, space: str, limit: Limit | Several, on_store_error: str | None = None) -> RedisTable:
+        """The states of one limit: its ``check`` is the hot path."""
+        return RedisTable(self, space, limit, on_store_error)
+
+    def stand_in(
+        self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
+    ) -> tuple[Decision, ...]:
+        """Answer in this process, as ``on_store_error`` says, what the store cannot."""
+        return self.standby.answer(operation, error, plan, at)
 
     def peek(self, plan: Plan) -> tuple[Decision, ...]:
         return self.run(self.books.errand("peek", plan))
@@ -107,7 +123,10 @@ class RedisStore:
     def ask(self, request: AnyRequest) -> Any:
         if self.settings.is_cluster:
             return self.line_for(request)[1].ask(request, self.settings.deadline)
-        return self.home[1].ask(request, self.settings.deadline)
+        link, combiner = self.home
+        if link.breaker.is_open:
+            link.refuse()
+        return combiner.ask(request, self.settings.deadline)
 
     def line_to(self, address: Address) -> tuple[Link, Combiner]:
         found = self.links.get(address)

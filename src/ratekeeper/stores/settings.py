@@ -13,6 +13,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
+from ratekeeper.stores import MODES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     Address = tuple[str, int]  # a unix socket is (path, 0)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
-MODES = ("local", "allow", "deny")
 
 
 def seconds(text: str) -> float:

@@ -1,0 +1,63 @@
+"""Who was refused, and until when nobody need ask again: answered here, without a round trip.
+
+A refusal holds until the earliest moment at which the store could admit the same cost or more: others can only take,
+and what they take makes the wait longer.  The time runs from the moment of asking, so it can end early, never late.
+What gives back ends it: a refund, a reset or another limit through this store at once; one through another node is
+seen after ``LONGEST`` at most.
+"""
+
+from __future__ import annotations
+
+from ratekeeper.stores.logs import is_partial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.model import Limit, Several, State
+
+LONGEST = 1_000_000_000  # nanoseconds: the bound for what other nodes give back, and for a server whose clock is set
+SHORTEST = 200_000  # nanoseconds: not worth remembering
+MOST = 10_000
+
+
+class Denial:
+    """One refusal: asked at ``sent`` (our nanoseconds), decided at ``now`` (the store's microseconds)."""
+
+    __slots__ = ("cost", "is_partial", "limit", "now", "sent", "state", "until")
+
+    def __init__(self, limit: Limit | Several, cost: int, state: State, now: int, sent: int, until: int) -> None:
+        self.limit = limit
+        self.cost = cost
+        self.state = state
+        self.now = now
+        self.sent = sent
+        self.until = until
+        self.is_partial = is_partial(state)
+
+    def holds(self, limit: Limit | Several, cost: int, nanos: int) -> bool:
+        if not self.sent <= nanos < self.until or limit is not self.limit:
+            return False
+        return cost == self.cost or (cost > self.cost and not self.is_partial)
+
+
+class Denials:
+    """The refusals of one space and layout, by key."""
+
+    __slots__ = ("by_key", "enabled")
+
+    def __init__(self, enabled: bool) -> None:
+        self.by_key: dict[str | bytes, Denial] = {}
+        self.enabled = enabled
+
+    def note(self, key: str | bytes, limit: Limit | Several, cost: int, state: State, now: int, sent: int) -> None:
+        if not self.enabled:
+            return
+        wait = limit.rule.retry_after(state, now, limit, cost)
+        lasts = LONGEST if wait is None else min(wait * 1000, LONGEST)
+        if lasts < SHORTEST:
+            return
+        if len(self.by_key) >= MOST:
+            self.by_key.clear()  # a flood of refused keys: each costs one more round trip
+        self.by_key[key] = Denial(limit, cost, state, now, sent, sent + lasts)
+
+    def forget(self, key: str | bytes) -> None:
+        self.by_key.pop(key, None)

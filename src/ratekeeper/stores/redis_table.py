@@ -1,0 +1,97 @@
+"""One limit on a remote store: ``check(key, cost)`` with the least work between a caller and the wire.
+
+Refusals that are known to hold are answered here; where the store cannot answer, its standby does.
+"""
+
+from __future__ import annotations
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.keys import LONGEST, encode
+from ratekeeper.model import UNLIMITED, Check, whole_cost
+from ratekeeper.stores.codec import CheckOne, decision
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ratekeeper.keys import Key
+    from ratekeeper.model import Decision, Limit, Several
+    from ratekeeper.stores.aredis import AsyncRedisStore
+    from ratekeeper.stores.redis import RedisStore
+
+
+class RedisTable:
+    """The states of one limit in one space, for threads."""
+
+    def __init__(self, store: RedisStore, space: str, limit: Limit | Several, on_store_error: str | None) -> None:
+        self.store = store
+        self.space = space
+        self.limit = limit
+        self.on_store_error = on_store_error
+        self.ledger = store.books.ledger(space, limit)
+        self.denied = self.ledger.denials.by_key
+        self.nanos = store.clock.nanos
+
+    def check(self, key: Key, cost: int = 1) -> Decision:
+        """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
+        if key.__class__ is not str or not 0 < len(key) <= LONGEST:
+            key = encode(key)
+        if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
+            cost = whole_cost(cost)
+        if key in self.denied:
+            known = self.known(key, cost)
+            if known is not None:
+                return known
+        try:
+            if self.ledger.first:
+                return self.store.ask(CheckOne(self.ledger, key, cost))[0]
+            return self.store.check((Check(self.space, key, self.limit, cost),))[0]
+        except StoreUnavailable as error:
+            return self.store.stand_in(
+                "check", error, (Check(self.space, key, self.limit, cost, self.on_store_error),)
+            )[0]
+
+    def known(self, key: str | bytes, cost: int) -> Decision | None:
+        """The refusal of ``key`` if one is known to hold."""
+        denial = self.denied.get(key)
+        if denial is None:
+            return None
+        nanos = self.nanos()
+        if denial.holds(self.limit, cost, nanos):
+            return decision(False, self.limit, denial.state, denial.now + (nanos - denial.sent) // 1000, cost)
+        if nanos >= denial.until:
+            self.denied.pop(key, None)
+        return None
+
+
+class AsyncRedisTable:
+    """The states of one limit in one space, for event loops."""
+
+    def __init__(self, store: AsyncRedisStore, space: str, limit: Limit | Several, on_store_error: str | None) -> None:
+        self.store = store
+        self.space = space
+        self.limit = limit
+        self.on_store_error = on_store_error
+        self.ledger = store.books.ledger(space, limit)
+        self.denied = self.ledger.denials.by_key
+        self.nanos = store.clock.nanos
+        self.is_plain = self.ledger.first and not store.settings.is_cluster
+
+    known = RedisTable.known
+
+    async def check(self, key: Key, cost: int = 1) -> Decision:
+        """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
+        if key.__class__ is not str or not 0 < len(key) <= LONGEST:
+            key = encode(key)
+        if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
+            cost = whole_cost(cost)
+        if key in self.denied:
+            known = self.known(key, cost)  # type: ignore[misc]
+            if known is not None:
+                return known
+        try:
+            if self.is_plain:
+                return (await self.store.office().home.ask(CheckOne(self.ledger, key, cost)))[0]
+            return (await self.store.check((Check(self.space, key, self.limit, cost),)))[0]
+        except StoreUnavailable as error:
+            return self.store.stand_in(
+                "check", error, (Check(self.space, key, self.limit, cost, self.on_store_error),)
+            )[0]

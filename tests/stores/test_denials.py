@@ -1,0 +1,156 @@
+"""Refusals that are remembered: not one admission lost or gained, and hardly a round trip."""
+
+import random
+
+import pytest
+
+from ratekeeper import Limit, Limiter
+from ratekeeper.model import Check
+from ratekeeper.stores.denials import LONGEST, MOST
+from ratekeeper.stores.memory import empty_state
+from ratekeeper.stores.redis import RedisStore
+from ratekeeper.testing import FakeClock
+from ratekeeper.testing.contract import random_cost, walk_limits
+from ratekeeper.units import SECOND
+
+numbers = iter(range(1_000_000))
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(start=1_000_000.0)
+
+
+def open_store(server, clock, **options):
+    return RedisStore(server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10, **options)
+
+
+class Counted:
+    """How often the store was asked."""
+
+    def __init__(self, store):
+        self.times = 0
+        _, combiner = store.home
+        deliver = combiner.deliver
+
+        def count(requests, since):
+            self.times += 1
+            deliver(requests, since)
+
+        combiner.deliver = count
+
+
+def test_a_remembered_refusal_costs_no_round_trip_and_ends_on_time(redis_server, clock):
+    store = open_store(redis_server, clock)
+    counted = Counted(store)
+    limiter = Limiter("10/second burst 2", store=store)
+    assert limiter.check("k", cost=2)
+    assert [bool(limiter.check("k")) for _ in range(100)] == [False] * 100
+    assert counted.times == 2
+    clock.advance(0.099_999)
+    late = limiter.check("k")
+    assert (late.allowed, late.retry_after, late.remaining) == (False, 0.000_001, 0)
+    assert counted.times == 2
+    clock.advance(0.000_001)
+    assert limiter.check("k")
+    assert counted.times == 3
+    store.close()
+
+
+def test_answers_are_those_of_the_rule_with_and_without_a_round_trip(redis_server, clock):
+    store = open_store(redis_server, clock)
+    counted = Counted(store)
+    asked = refused = 0
+    for seed, limit in enumerate([*walk_limits(), Limit.parse("200/second sliding_log")]):
+        chance = random.Random(seed)
+        state, key = empty_state(limit), f"walker {seed}"
+        micros = min(part.micros for part in getattr(limit, "limits", (limit,)))
+        for _ in range(100):
+            clock.move_to(clock.micros + chance.choice([0, 0, 1, chance.randrange(micros // 5 + 2)]))
+            now, cost = clock.micros, random_cost(chance, limit)
+            state, allowed = limit.rule.decide(state, now, limit, cost)
+            (decision,) = store.check((Check("walk", key, limit, cost),))
+            wait = limit.rule.retry_after(state, now, limit, cost)
+            told = 0.0 if allowed else None if wait is None else wait / SECOND
+            assert (decision.allowed, decision.retry_after) == (allowed, told)
+            assert decision.remaining == limit.rule.remaining(state, now, limit)
+            asked, refused = asked + 1, refused + (not allowed)
+    assert counted.times < asked - refused / 4
+    store.close()
+
+
+def test_a_smaller_cost_is_asked_and_may_pass(redis_server, clock):
+    store = open_store(redis_server, clock)
+    limiter = Limiter("5/minute", store=store)
+    assert limiter.check("k", cost=3)
+    assert not limiter.check("k", cost=4)
+    assert limiter.check("k", cost=2)
+    assert limiter.check("k", cost=4).remaining == 0
+    store.close()
+
+
+def test_what_gives_back_ends_a_refusal(redis_server, clock):
+    store = open_store(redis_server, clock)
+    limiter = Limiter("5/minute fixed_window", store=store, name="n")
+    raised = Limiter("6/minute fixed_window", store=store, name="n")
+    for give in (lambda: limiter.refund("k"), lambda: limiter.reset("k"), lambda: raised.refund("k")):
+        limiter.reset("k")
+        assert limiter.check("k", cost=5)
+        assert not limiter.check("k")
+        give()
+        assert limiter.check("k")
+    limiter.reset("k")
+    assert limiter.check("k", cost=5)
+    assert not limiter.check("k")
+    assert raised.check("k")  # another limit never takes a refusal for its own
+    store.close()
+
+
+def test_what_another_node_gives_back_is_seen_after_a_second_at_most(redis_server, clock):
+    store = open_store(redis_server, clock)
+    other = RedisStore(redis_server.url, clock=clock, prefix=store.settings.prefix, deadline=10)
+    limiter, elsewhere = (Limiter("5/hour", store=each, name="n") for each in (store, other))
+    assert limiter.check("k", cost=5)
+    assert not limiter.check("k")
+    elsewhere.reset("k")
+    assert not limiter.check("k")
+    clock.advance(LONGEST / 1e9)
+    assert limiter.check("k")
+    store.close()
+    other.close()
+
+
+def test_a_plan_is_refused_by_what_is_known_of_one_of_its_checks(redis_server, clock):
+    store = open_store(redis_server, clock)
+    counted = Counted(store)
+    roomy, tight = Limit.parse("100/minute"), Limit.parse("2/minute")
+    plan = (Check("ip", "1.2.3.4", roomy, 1), Check("user", "me", tight, 1))
+    assert all(store.check(plan))
+    assert all(store.check(plan))
+    answers = [store.check(plan) for _ in range(10)]
+    assert counted.times == 3
+    assert {tuple(decision.allowed for decision in answer) for answer in answers} == {(True, False)}
+    assert {tuple(decision.remaining for decision in answer) for answer in answers} == {(98, 0)}
+    fresh = (Check("ip", "5.6.7.8", roomy, 1), plan[1])  # nothing is known of this address
+    assert [decision.remaining for decision in store.check(fresh)] == [100, 0]
+    assert counted.times == 4
+    store.close()
+
+
+def test_it_can_be_switched_off(redis_server, clock):
+    store = open_store(redis_server, clock, deny_cache=False)
+    counted = Counted(store)
+    limiter = Limiter("1/minute", store=store)
+    assert [bool(limiter.check("k")) for _ in range(5)] == [True] + [False] * 4
+    assert counted.times == 5
+    store.close()
+
+
+def test_the_memory_of_refusals_is_bounded(redis_server, clock):
+    store = open_store(redis_server, clock)
+    limit = Limit.parse("1/minute")
+    denials = store.books.ledger("s", limit).denials
+    for number in range(2 * MOST):
+        denials.note(f"k{number}", limit, 2, 0, clock.micros, clock.nanos())
+        assert len(denials.by_key) <= MOST
+    store.close()

@@ -1,0 +1,161 @@
+"""What decides while a store cannot: nobody listens on port 1, so these stores never answer."""
+
+import asyncio
+
+import pytest
+
+from ratekeeper import AsyncLimiter, InvalidStore, Limiter, LimitExceeded, StoreUnavailable
+from ratekeeper.flow import check as check_flow
+from ratekeeper.model import Check, Limit, parse_limits
+from ratekeeper.stores.redis import RedisStore
+from ratekeeper.testing import FakeClock
+
+NOWHERE = "redis://:secret@127.0.0.1:1/0"
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(start=1_000_000.0)
+
+
+def test_local_counts_a_share_in_this_process(clock):
+    limiter = Limiter("10/minute", store=NOWHERE, clock=clock, name="api")
+    answers = [limiter.check("k") for _ in range(7)]
+    assert [bool(answer) for answer in answers] == [True] * 5 + [False] * 2
+    assert [answer.remaining for answer in answers] == [4, 3, 2, 1, 0, 0, 0]
+    assert (answers[5].limit, answers[5].retry_after, answers[5].reset_after) == (5, 12.0, 60.0)
+    assert answers[0].reason.startswith("local: could not be reached (")
+    clock.advance(12)
+    assert limiter.check("k")
+    assert limiter.peek("other").remaining == 5
+
+
+@pytest.mark.parametrize(("count", "share", "kept"), [(1, None, 1), (3, None, 1), (1000, 0.25, 250), (10, 1, 10)])
+def test_the_share_is_at_least_one(clock, count, share, kept):
+    limiter = Limiter(f"{count}/minute", store=NOWHERE, clock=clock, local_share=share)
+    assert limiter.check("k").limit == kept
+
+
+def test_several_limits_keep_their_parts(clock):
+    limiter = Limiter(["10/minute", "4/second fixed_window"], store=NOWHERE, clock=clock)
+    assert [bool(limiter.check("k")) for _ in range(3)] == [True, True, False]
+    refused = limiter.check("k")
+    assert [(part.allowed, part.limit, part.remaining) for part in refused.parts()] == [(True, 5, 3), (False, 2, 0)]
+    assert (refused.limit, refused.remaining, refused.retry_after) == (2, 0, 1.0)
+    assert {part.reason for part in refused.parts()} == {refused.reason}
+
+
+def test_allow_admits_and_deny_refuses(clock):
+    allow = Limiter("1/minute", store=NOWHERE, clock=clock, on_store_error="allow")
+    assert [bool(allow.check("k")) for _ in range(3)] == [True] * 3
+    assert allow.check("k").reason.startswith("allow: ")
+    deny = Limiter("1/minute", store=NOWHERE, clock=clock, on_store_error="deny")
+    refused = deny.check("k")
+    assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0, 1.0)
+    assert refused.reason.startswith("deny: ")
+    assert deny.acquire("k").reason.startswith("deny: ")  # at once: nobody knows when it will be back
+    with pytest.raises(LimitExceeded), deny.reserve("k"):
+        pass
+
+
+def test_a_store_that_fails_shows_no_password_and_resets_nothing(clock):
+    limiter = Limiter("1/minute", store=NOWHERE, clock=clock)
+    with pytest.raises(StoreUnavailable) as caught:
+        limiter.reset("k")
+    assert "secret" not in str(caught.value)
+    assert caught.value.store == "redis://127.0.0.1:1/0"
+    assert caught.value.charged is False
+
+
+def test_each_check_of_a_plan_says_what_it_wants(clock):
+    store = RedisStore(NOWHERE, clock=clock)
+    limit = Limit.parse("4/minute")
+
+    def decide(*modes):
+        plan = tuple([Check("s", f"{mode} key", limit, 1, mode) for mode in modes])
+        flow = check_flow(plan)
+        flow.send(None)
+        effect = flow.throw(StoreUnavailable("here", "is away"))
+        assert effect.operation == "stand_in"
+        answers = store.stand_in(*effect.arguments)
+        with pytest.raises(StopIteration) as done:
+            flow.send(answers)
+        return done.value.value
+
+    assert decide("allow", None).allowed
+    verdict = decide("allow", None, "deny")
+    assert [answer.allowed for answer in verdict.decisions] == [True, True, False]
+    assert verdict.reason == "allow: is away"
+    assert decide(None).remaining == 0  # the plan that was denied took nothing here
+    assert not decide("local").allowed or decide("local").remaining == 0
+
+
+def test_settling_goes_to_whoever_took(clock):
+    limiter = Limiter("20/minute", store=NOWHERE, clock=clock)
+    with limiter.reserve("k", cost=8) as reservation:
+        assert reservation.settle(3).remaining == 7
+    with pytest.raises(RuntimeError), limiter.reserve("k", cost=5):
+        raise RuntimeError
+    assert limiter.peek("k").remaining == 7
+    assert limiter.refund("k", cost=3).remaining == 7  # of the store's own: nothing to give back here
+
+
+def test_acquire_waits_its_turn_without_the_store(clock):
+    limiter = Limiter("2/second", store=NOWHERE, clock=clock)
+    assert limiter.acquire("k").allowed
+    began = clock.now
+    assert limiter.acquire("k").allowed
+    assert clock.now - began == pytest.approx(1.0)
+    assert not limiter.acquire("k", timeout=0.1).allowed
+
+
+def test_an_outage_hands_nobody_a_fresh_limit(redis_server, clock):
+    for number, limits in enumerate(["10/hour", "10/hour sliding_log", ["100/minute", "10/hour fixed_window"]]):
+        store = RedisStore(redis_server.url, clock=clock, prefix=f"warm{number}", deadline=10)
+        limiter = Limiter(limits, store=store, name="api")
+        assert limiter.check("k", cost=8)
+        error = StoreUnavailable("here", "is away")
+        plan = (Check("api", "k", limiter.limits, 1),)
+        # Eight of ten are used, so four of five here.
+        assert [bool(store.stand_in("check", error, plan)[0]) for _ in range(3)] == [True, False, False]
+        assert limiter.check("k", cost=1)
+        assert not store.stand_in("check", error, plan)[0]  # what was counted here is not forgotten either
+        store.close()
+
+
+def test_a_loop_stands_in_too(clock):
+    async def main():
+        limiter = AsyncLimiter("10/minute", store=NOWHERE, clock=clock)
+        answers = [await limiter.check("k") for _ in range(6)]
+        assert [bool(answer) for answer in answers] == [True] * 5 + [False]
+        assert answers[0].reason.startswith("local: could not be reached (")
+        assert (await limiter.peek("k")).remaining == 0
+        assert not await limiter.acquire("k", timeout=1)
+        async with limiter.reserve("r", cost=4) as reservation:
+            assert (await reservation.settle(1)).remaining == 4
+        with pytest.raises(StoreUnavailable):
+            await limiter.reset("k")
+        await limiter.close()
+
+    asyncio.run(main())
+
+
+def test_mistakes_are_told_at_construction(clock):
+    with pytest.raises(InvalidStore) as caught:
+        Limiter("1/minute", on_store_error="open")
+    assert str(caught.value) == "on_store_error: expected local, allow or deny, got 'open'."
+    with pytest.raises(InvalidStore) as caught:
+        Limiter("1/minute", store=RedisStore(NOWHERE), deadline=1)
+    assert str(caught.value) == (
+        "store: expected clock, max_keys, deadline and local_share to be given to the store itself, got them beside it."
+    )
+    assert Limiter("1/minute", on_store_error="deny", deadline=1).check("k")  # in process nothing can fail
+
+
+def test_scaled_limits_are_always_possible(clock):
+    store = RedisStore(NOWHERE, clock=clock, local_share=0.37)
+    for text in ("999983/minute", "100000000000/day", "1000000000000/day burst 4503", "7 per 3 microseconds"):
+        limit = parse_limits(text)
+        scaled = store.standby.scale(limit)
+        assert scaled.micros == limit.micros
+        assert 0.37 * limit.count * 0.8 - 1 <= scaled.count <= 0.37 * limit.count
