@@ -248,6 +248,12 @@ static PyObject *get_delay(DecisionObject *self, void *unused) {
     return seconds(found);
 }
 
+static PyObject *get_reason(DecisionObject *self, void *unused) {
+    if (self->kind == PURE)
+        return PyObject_GetAttrString(self->other, "reason");
+    return PyUnicode_FromString(""); /* decided in this process: nothing stood in for anything */
+}
+
 static PyObject *decision_parts(DecisionObject *self, PyObject *unused) {
     if (self->kind == TOGETHER)
         return Py_NewRef(self->other);
@@ -327,6 +333,8 @@ static PyGetSetDef decision_getset[] = {
     {"delay", (getter)get_delay, NULL,
      "Seconds to wait for one's turn: an admitted call of a leaky bucket; else 0.0.", NULL},
     {"at", (getter)get_at, NULL, "The instant of the decision on the store's clock, in microseconds.", NULL},
+    {"reason", (getter)get_reason, NULL,
+     "Empty where the store decided; else what stood in for it and why: ``\"local: gave no answer in 50 ms\"``.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef decision_methods[] = {
