@@ -1,0 +1,12 @@
+"""The lab: what a limit would do, before anyone is refused.
+
+>>> from ratekeeper import lab
+>>> simulation = lab.simulate("10/second", "boundary", algorithms=["fixed_window", "gcra"])
+>>> [(lane.algorithm, lane.worst_window, lane.worst_window_ratio) for lane in simulation.lanes]
+[('fixed_window', 20, 2.0), ('gcra', 10, 1.0)]
+"""
+
+from ratekeeper.lab.shapes import SHAPES, Retry, Traffic, recorded, traffic
+from ratekeeper.lab.simulate import Lane, Simulation, simulate
+
+__all__ = ["SHAPES", "Lane", "Retry", "Simulation", "Traffic", "recorded", "simulate", "traffic"]

@@ -1,0 +1,160 @@
+"""Figures for the terminal, and pictures (PNG, SVG, PDF) where matplotlib is there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ratekeeper.lab.simulate import Lane, Simulation
+
+BLOCKS, DIGITS = " ▁▂▃▄▅▆▇█", " 12345678"
+GREEN, RED, DIM, BOLD = "32", "31", "2", "1"
+# Told apart by people who see colours differently, on white and on black.
+ADMITTED, REFUSED, ASKED = "#2a9d8f", "#e76f51", "#8d99ae"
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def duration(seconds: float) -> str:
+    """``90 s`` -> ``1.5 min``: in the unit a person would say."""
+    if not seconds:
+        return "-"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (0.001, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def percent(share: float) -> str:
+    if not share:
+        return "0 %"
+    return f"{share:.1%}".replace("%", " %") if share >= 0.01 else f"{100 * share:.2g} %"
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Rows under a head; the first ``left`` columns to the left, the others to the right."""
+    widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
+    lines = []
+    for row in [head, ["─" * width for width in widths], *rows]:
+        cells = [
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def bars(counts: Sequence[int], width: int, most: float, colour: str = "", heights: str = BLOCKS) -> str:
+    """One line of bars, ``width`` of them; the highest stands for ``most`` in a column."""
+    pressed = squeezed(counts, width)
+    top = len(heights) - 1
+    cells = [heights[min(top, -(-round(count * top * 1000 / most) // 1000)) if most else 0] for count in pressed]
+    return coloured("".join(cells).rstrip(), colour)
+
+
+def squeezed(counts: Sequence[int], width: int) -> list[float]:
+    """The counts summed up into ``width`` columns."""
+    if len(counts) <= width:
+        return list(counts)
+    edges = [number * len(counts) // width for number in range(width + 1)]
+    return [sum(counts[start:stop]) for start, stop in pairwise(edges)]
+
+
+def coloured(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if code and text.strip() else text
+
+
+LANE_HEAD = (
+    *("limit", "admitted", "refused", "worst window", "worst second", "longest wait", "shut out"),
+    *("wrongly admitted", "wrongly refused", "fairness", "bytes/client"),
+)
+
+
+def lane_cells(lane: Lane) -> list[str]:
+    return [
+        lane.limit if lane.algorithm in lane.limit else f"{lane.limit} {lane.algorithm}",
+        f"{lane.admitted:,}",
+        f"{lane.refused:,}",
+        f"{lane.worst_window_ratio:.2f} x",
+        f"{lane.worst_second:,}",
+        duration(lane.longest_delay),
+        duration(lane.longest_shut_out),
+        f"{lane.wrongly_admitted:,} ({percent(lane.wrongly_admitted / max(1, lane.calls))})",
+        f"{lane.wrongly_refused:,} ({percent(lane.wrongly_refused / max(1, lane.calls))})",
+        f"{lane.fairness:.3f}",
+        f"{lane.state_bytes:,.0f}",
+    ]
+
+
+def lanes_as_text(simulation: Simulation, width: int = 100, colours: bool = False, heights: str = BLOCKS) -> str:
+    """The lanes as a table and as bars over time: what was asked, admitted and refused."""
+    green, red, dim = (GREEN, RED, DIM) if colours else ("", "", "")
+    traffic = simulation.traffic
+    who = "counted as one" if simulation.shared else "each for itself"
+    seed = f", seed {traffic.seed}" if traffic.seed is not None else ""
+    calls = f"{len(traffic):,} calls by {len(traffic.clients):,} clients ({who})"
+    lines = [f"{traffic.name}: {calls} in {duration(traffic.span / 1e6)}{seed}", ""]
+    lines += columns(LANE_HEAD, [lane_cells(lane) for lane in simulation.lanes])
+    label = max(len(lane_cells(lane)[0]) for lane in simulation.lanes) + 2
+    room = max(20, width - label)
+    most = max((max(squeezed(lane.asked_in_bin, room)) for lane in simulation.lanes), default=0)
+    before: list[int] = []
+    for lane in simulation.lanes:
+        lines.append("")
+        if lane.asked_in_bin != before:  # with retries each lane is asked otherwise
+            before = lane.asked_in_bin
+            lines.append(coloured("asked".rjust(label - 2), dim) + "  " + bars(before, room, most, dim, heights))
+        lines += [
+            lane_cells(lane)[0].ljust(label) + bars(lane.admitted_in_bin, room, most, green, heights),
+            coloured("refused".rjust(label - 2), dim) + "  " + bars(lane.refused_in_bin, room, most, red, heights),
+        ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def figure(size: tuple[float, float]) -> Any:
+    """A matplotlib figure that needs no screen."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InvalidInput("plot: expected matplotlib to be installed. Run: pip install 'ratekeeper[lab]'") from error
+    return Figure(figsize=size, layout="constrained")
+
+
+def picture_path(path: str | Path) -> str:
+    name = str(path)
+    if not name.lower().endswith(FORMATS):
+        raise InvalidInput(f"plot {name!r}: expected a name that ends in {', '.join(FORMATS)}.")
+    return name
+
+
+def save_lanes(simulation: Simulation, path: str | Path) -> None:
+    """Draw the lanes, one below the other, into a PNG, SVG or PDF file."""
+    name = picture_path(path)
+    lanes = simulation.lanes
+    drawn = figure((11, 1.2 + 1.5 * len(lanes)))
+    axes = drawn.subplots(len(lanes), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axis, lane in zip(axes, lanes, strict=True):
+        seconds = [number * lane.bin_seconds for number in range(len(lane.asked_in_bin))]
+        draw_stack(axis, seconds, lane.bin_seconds, lane.admitted_in_bin, lane.refused_in_bin)
+        axis.set_title(
+            f"{lane_cells(lane)[0]}:  {lane.admitted:,} admitted, {lane.refused:,} refused, "
+            f"worst window {lane.worst_window_ratio:.2f} x",
+            loc="left",
+            fontsize=9,
+        )
+    axes[0].legend(loc="upper right", fontsize=8, frameon=False, ncols=2)
+    axes[-1].set_xlabel("seconds")
+    drawn.suptitle(f"{simulation.traffic.name}: {len(simulation.traffic):,} calls", fontsize=11)
+    drawn.savefig(name, dpi=130)
+
+
+def draw_stack(axis: Any, starts: list[float], width: float, admitted: Sequence[int], refused: Sequence[int]) -> None:
+    axis.bar(starts, admitted, width, align="edge", color=ADMITTED, label="admitted", linewidth=0)
+    axis.bar(starts, refused, width, bottom=admitted, align="edge", color=REFUSED, label="refused", linewidth=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_xlim(0, starts[-1] + width if starts else 1)

@@ -1,0 +1,89 @@
+"""The figures of the lab, each beside a slow and obvious way to get it."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratekeeper import Limit
+from ratekeeper.algorithms import sliding_log
+from ratekeeper.lab import measure
+
+calls = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=60).map(
+    lambda found: sorted(found, key=lambda call: call[0])
+)
+
+
+def column(found, place):
+    return [call[place] for call in found]
+
+
+@given(calls, st.integers(1, 5), st.integers(1, 20), st.booleans())
+def test_the_judge_says_what_a_sliding_log_with_the_same_past_says(found, count, period, weighty):
+    limit = Limit(count, period / 1_000_000, algorithm="sliding_log")
+    times, who, allowed = column(found, 0), column(found, 1), column(found, 3)
+    costs = column(found, 2) if weighty else [1] * len(found)
+    fits, worst = measure.against_log(times, who, costs if weighty else None, allowed, 3, count, period)
+    past = dict.fromkeys(range(3), ())
+    for at, client, cost, passed, fit in zip(times, who, costs, allowed, fits, strict=True):
+        assert bool(fit) == sliding_log.decide(past[client], at, limit, cost)[1]
+        if passed:
+            past[client] += (at,) * cost
+    assert worst == max(
+        [sum(at - period < other <= at for other in past[client]) for client in past for at in past[client]], default=0
+    )
+
+
+@given(calls, st.integers(1, 20), st.booleans())
+def test_the_most_within_a_stretch(found, length, weighty):
+    costs = column(found, 2) if weighty else None
+    units = [at for at, _, cost, _ in found for _ in range(cost if weighty else 1)]
+    expected = max([sum(at - length < other <= at for other in units) for at in units], default=0)
+    assert measure.most_within(column(found, 0), costs, length) == expected
+
+
+@given(calls, st.integers(61, 90))
+def test_how_long_somebody_was_shut_out(found, end):
+    longest = 0
+    for number, (at, client, _, passed) in enumerate(found):
+        before = [call for call in found[:number] if call[1] == client]
+        if passed or (before and not before[-1][3]):
+            continue
+        after = [call[0] for call in found[number + 1 :] if call[1] == client and call[3]]
+        longest = max(longest, (after[0] if after else end) - at)
+    assert measure.longest_shut_out(column(found, 0), column(found, 1), column(found, 3), end) == longest
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(0, 100))
+def test_fair_shares_are_max_min_fair(asked, total):
+    total = min(total, sum(asked))
+    shares = [Fraction(share).limit_denominator(10**6) for share in measure.fair_shares(asked, total)]
+    assert abs(sum(shares) - total) < Fraction(1, 1000)
+    for own, wanted in zip(shares, asked, strict=True):
+        assert own <= wanted
+        if own < wanted - Fraction(1, 1000):  # who wants more has at least as much as anybody
+            assert own >= max(shares) - Fraction(1, 1000)
+
+
+def test_fairness_tells_a_shared_limit_from_one_for_each():
+    asked = [5, 5, 1000]
+    assert measure.fairness(asked, [5, 5, 90]) == 1.0
+    assert measure.fairness(asked, [1, 1, 98]) < 0.7
+    assert measure.fairness([5, 5], [0, 0]) == 1.0
+
+
+@given(calls, st.integers(1, 9), st.integers(1, 12), st.booleans())
+def test_bins_lose_nothing(found, width, bins, weighty):
+    costs = column(found, 2) if weighty else None
+    counts = measure.binned(column(found, 0), costs, 0, width, bins)
+    assert sum(counts) == (sum(costs) if weighty else len(found))
+    assert len(counts) == bins
+    if bins > 1:
+        assert counts[0] == sum((cost if weighty else 1) for at, _, cost, _ in found if at < width)
+
+
+def test_states_are_counted_in_machine_words():
+    assert measure.state_bytes(0) == 8
+    assert measure.state_bytes(2**64) == 16
+    assert measure.state_bytes((1, 2, 3)) == 24
+    assert measure.state_bytes((1, (2, 2**70))) == 32

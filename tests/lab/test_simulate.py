@@ -1,0 +1,226 @@
+"""simulate: the same decisions as production, figures that are true, shapes that are what they say."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ratekeeper import InvalidInput, Limiter, lab
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.lab.clock import VirtualClock
+from ratekeeper.lab.simulate import lanes_of
+from ratekeeper.testing import FakeClock
+
+
+def one(limits, *args, **options):
+    (lane,) = lab.simulate(limits, *args, **options).lanes
+    return lane
+
+
+@pytest.mark.parametrize("shape", lab.SHAPES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_lane_decides_what_a_limiter_decides(name, shape):
+    traffic = lab.traffic(shape, "7/second", seconds=8, clients=3, seed=5)
+    lane = one(f"7/second {name}", traffic)
+    clock = FakeClock()
+    limiter = Limiter("7/second", algorithm=name, clock=clock)
+    pending = [(at, number, 0, traffic.who[number]) for number, at in enumerate(traffic.times)]
+    admitted = refused = fresh = 0
+    while pending:
+        pending.sort()
+        at, _, attempt, client = pending.pop(0)
+        clock.move_to(at)
+        decision = limiter.check(traffic.clients[client])
+        admitted += decision.allowed
+        refused += not decision.allowed
+        if not decision.allowed and traffic.retry and attempt < traffic.retry.attempts:
+            fresh += 1
+            after = traffic.retry.every or round(decision.retry_after * 1_000_000)
+            pending.append((at + after, len(traffic) + fresh, attempt + 1, client))
+    assert (lane.admitted, lane.refused) == (admitted, refused)
+    assert lane.calls == lane.asked == admitted + refused
+    bins = lane.asked_in_bin, lane.admitted_in_bin, lane.refused_in_bin
+    assert [sum(own) for own in bins] == [lane.asked, admitted, refused]
+
+
+@pytest.mark.parametrize("shape", lab.SHAPES)
+def test_the_bounds_that_the_documentation_promises_hold(shape):
+    lanes = {lane.algorithm: lane for lane in lab.simulate("20/second", shape, algorithms=ALGORITHMS).lanes}
+    assert lanes["fixed_window"].worst_window_ratio <= 2
+    assert lanes["sliding_window"].worst_window_ratio <= 2
+    assert lanes["sliding_log"].worst_window_ratio <= 1
+    assert lanes["gcra"].worst_window_ratio <= 2  # burst + rate * period
+    assert lanes["leaky_bucket"].worst_window_ratio <= 1.05  # one more than the count: both ends of the period
+    assert lanes["sliding_log"].wrongly_admitted == lanes["sliding_log"].wrongly_refused == 0
+    assert lanes["gcra"].admitted == lanes["token_bucket"].admitted
+    assert lanes["leaky_bucket"].longest_delay <= 1.0
+    assert all(not lanes[name].longest_delay for name in lanes if name != "leaky_bucket")
+    assert all(0 < lane.fairness <= 1.0000001 for lane in lanes.values())
+
+
+def test_the_boundary_doubles_a_fixed_window_and_nothing_else():
+    lanes = {lane.algorithm: lane for lane in lab.simulate("50/minute", "boundary", algorithms=ALGORITHMS).lanes}
+    assert lanes["fixed_window"].worst_window == 100
+    assert lanes["fixed_window"].worst_second == 100
+    assert lanes["fixed_window"].wrongly_admitted == lanes["fixed_window"].admitted // 2
+    assert [lanes[name].worst_window for name in ("sliding_log", "sliding_window", "gcra")] == [50, 50, 50]
+
+
+def test_one_abuser_takes_from_others_only_where_they_share():
+    apart = one("20/second", "abuser", clients=20)
+    shared = one("20/second", "abuser", clients=20, shared=True)
+    assert apart.fairness > 0.999
+    assert shared.fairness < 0.8
+    assert shared.worst_window <= 40
+
+
+def test_costs_are_weighed():
+    traffic = lab.recorded([(0.0, "a", 6), (0.1, "a", 5), (0.2, "a", 4), (0.3, "b", 11)])
+    lane = one("10/minute sliding_log", traffic)
+    assert (lane.calls, lane.asked, lane.admitted, lane.refused) == (4, 26, 10, 16)
+    assert lane.worst_window == lane.worst_second == 10
+    assert (lane.wrongly_admitted, lane.wrongly_refused) == (0, 0)
+    assert lane.state_bytes == 40  # ten instants of one client, none of the other
+
+
+def test_several_limits_hold_together():
+    lane = one([["5/second fixed_window", "8/minute sliding_log"]], "steady", load=2, clients=1, seconds=10)
+    assert lane.admitted == 8
+    assert lane.algorithm == "fixed_window + sliding_log"
+    assert lane.wrong == 0
+
+
+def test_a_recorded_trace_keeps_its_place_in_the_day():
+    traffic = lab.recorded([(86_400 * 3 + 59.5, "a"), (86_400 * 3 + 60.5, "b"), (86_400 * 3 + 60.0, "a")])
+    assert list(traffic.times) == [59_500_000, 60_000_000, 60_500_000]
+    assert [traffic.clients[number] for number in traffic.who] == ["a", "a", "b"]
+    assert traffic.costs is None
+    assert one("1/minute fixed_window", traffic).admitted == 3
+
+
+def test_the_same_seed_gives_the_same_and_another_does_not():
+    first, again, other = (lab.traffic("poisson", seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first.times != other.times
+
+
+@pytest.mark.parametrize("shape", lab.SHAPES)
+def test_shapes_are_in_order_and_within_their_span(shape):
+    traffic = lab.traffic(shape, "30/minute", seconds=300, clients=4)
+    assert list(traffic.times) == sorted(traffic.times)
+    assert traffic.times[0] >= 0
+    assert traffic.times[-1] < traffic.span == 300_000_000
+    assert set(traffic.who) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("shape", ["steady", "on_off", "poisson"])
+def test_a_load_is_in_multiples_of_the_limit(shape):
+    traffic = lab.traffic(shape, "100/minute", load=3, clients=5, seconds=1200)
+    assert len(traffic) == pytest.approx(3 * 100 * 20 * 5, rel=0.03)
+
+
+def test_a_retry_storm_asks_more_of_who_refuses_more():
+    traffic = lab.traffic("retry_storm", "20/second")
+    lenient, strict = lab.simulate("20/second", traffic, algorithms=["gcra", "sliding_log"]).lanes
+    assert strict.calls > lenient.calls > len(traffic)
+
+
+def test_rows_and_json_are_plain():
+    simulation = lab.simulate("10/second", "burst")
+    (row,) = simulation.rows()
+    assert {type(value) for value in row.values()} <= {int, float, str}
+    assert row["worst_window"] == simulation.lanes[0].worst_window
+    assert simulation.to_json()["traffic"] == {
+        "name": "burst", "calls": len(simulation.traffic), "clients": 3, "seconds": 12.0, "seed": 1, "shared": False
+    }  # fmt: skip
+
+
+def test_text_has_a_table_and_bars():
+    text = str(lab.simulate("10/second", "boundary", algorithms=["gcra", "fixed_window"]))
+    assert text.startswith("boundary: 80 calls by 1 clients (each for itself) in 12 s, seed 1\n")
+    assert "10/second fixed_window        80        0        2.00 x" in text
+    assert text.count("█") >= 4
+    assert "\x1b" not in text
+
+
+def test_a_frame_needs_a_library():
+    simulation = lab.simulate("10/second", "burst")
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        with pytest.raises(InvalidInput, match=r"^frame: expected pandas to be installed. Run: pip install pandas$"):
+            simulation.frame("pandas")
+    else:
+        assert list(simulation.frame("pandas")["admitted"]) == [simulation.lanes[0].admitted]
+    with pytest.raises(InvalidInput, match=r"^frame: expected pandas or polars, got 'excel'\.$"):
+        simulation.frame("excel")
+
+
+def test_pictures(tmp_path):
+    pytest.importorskip("matplotlib")
+    from ratekeeper.lab.plots import save_lanes
+
+    simulation = lab.simulate("10/second", "boundary", algorithms=["gcra", "fixed_window"])
+    save_lanes(simulation, tmp_path / "lanes.png")
+    save_lanes(simulation, tmp_path / "lanes.svg")
+    assert (tmp_path / "lanes.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "lanes.svg").read_text()
+    with pytest.raises(InvalidInput, match=r"^plot 'lanes.gif': expected a name that ends in .png, .svg, .pdf.$"):
+        save_lanes(simulation, "lanes.gif")
+
+
+def test_progress_is_told():
+    told = []
+    lab.simulate("10/second", "burst", progress=lambda what, done, total: told.append((what, done, total)))
+    assert told == [("10/second", 360, 360)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"traffic": "bursts"}, "traffic: expected a shape (steady, burst, on_off, poisson, diurnal, boundary, "
+         "retry_storm, herd, abuser), got 'bursts'. Did you mean 'burst'?"),
+        ({"load": 0}, "traffic: expected a load above 0, in multiples of the limit's rate, got 0."),
+        ({"clients": 0}, "traffic: expected at least 1 client and some time, got 0 clients, None s."),
+        ({"seconds": 10**9}, "traffic: expected at most 50,000,000 calls, got about 100,000,000,000. "
+         "Take fewer clients, less load or less time."),
+        ({"limits": []}, "simulate: expected at least one limit, got an empty list."),
+        ({"limits": "unlimited"}, "simulate: expected limits that can refuse, got 'unlimited'."),
+        ({"algorithms": []}, "simulate: expected at least one algorithm (fixed_window, sliding_log, sliding_window, "
+         "token_bucket, leaky_bucket, gcra), got none."),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(wrong, message):
+    options = {"limits": "10/second", "traffic": "poisson", **wrong}
+    with pytest.raises(InvalidInput) as error:
+        lab.simulate(options.pop("limits"), options.pop("traffic"), **options)
+    assert str(error.value) == message
+
+
+def test_options_of_a_shape_beside_traffic_are_a_mistake():
+    with pytest.raises(InvalidInput, match="expected load, clients and seconds with the name of a shape"):
+        lab.simulate("10/second", lab.traffic("burst"), load=2)
+
+
+def test_a_burst_goes_where_there_is_none():
+    lanes = lanes_of(["10/second burst 30"], ["gcra", "fixed_window"])
+    assert [str(lane) for lane in lanes] == ["10/second burst 30", "10/second fixed_window"]
+
+
+def test_the_virtual_clock_is_a_clock():
+    from _thread import allocate_lock
+
+    clock = VirtualClock(5)
+    limiter = Limiter("1/second", clock=clock)
+    assert limiter.check("a")
+    assert limiter.acquire("a", timeout=2)  # takes no time
+    assert clock.nanos() == 1_000_005_000
+    gate = allocate_lock()
+    assert clock.wait(gate, 10)
+    assert not clock.wait(gate, 10)
+    assert clock.nanos() == 1_000_015_000
+
+
+def test_the_front_door_does_not_open_the_lab():
+    script = "import sys, ratekeeper; print('ratekeeper.lab' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
