@@ -46,6 +46,7 @@ run: $(INSTALLED) ## show a live demonstration in the terminal
 
 test: $(INSTALLED) ## run the suite on $JOBS processes (2), all but the real ones
 	@$(PY) scripts/ensure-redis >/dev/null
+	@$(PY) scripts/ensure-redis --valkey >/dev/null
 	@$(PY) -m pytest -n $(JOBS) -m "not real" $(ARGS)
 
 # pytest exits 5 when nothing was collected: fine as long as there is no tests/real.
