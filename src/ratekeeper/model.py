@@ -7,11 +7,13 @@ with the same pure rule that decided.
 
 from __future__ import annotations
 
+from ratekeeper import native
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS, several, unlimited
 from ratekeeper.errors import InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.keys import encode
-from ratekeeper.native import core
 from ratekeeper.units import SECOND, format_period, parse_limit, parse_period, to_micros
+
+core = native.core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
