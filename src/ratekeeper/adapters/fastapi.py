@@ -1,0 +1,150 @@
+"""FastAPI dependency: a limit on a route, a router or an application.
+
+    @app.get("/search", dependencies=[Depends(RateLimit("10/minute"))])
+
+Counts each client, by address, on each route; with a ``name``, all routes of that name together.  ``by`` and ``cost``
+may be functions of the request, or dependencies with dependencies of their own, sync or async.  Several of them on a
+route hold together: what one refuses, the others get back.  ``document(app)`` shows the refusals in OpenAPI.
+"""
+
+from __future__ import annotations
+
+import inspect
+from json import loads
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Response, WebSocketException
+from fastapi.routing import APIRoute
+from starlette.requests import HTTPConnection
+
+from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, request_of
+from ratekeeper.policy import Policy
+from ratekeeper.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ratekeeper.stores import Store
+    from ratekeeper.verdict import PolicyVerdict
+
+DECIDED = "ratekeeper.dependencies"  # in the scope: what the dependencies of this request have decided so far
+TOO_MANY: dict[int | str, dict[str, Any]] = {
+    429: {"description": "Too many requests", "headers": {"Retry-After": {"schema": {"type": "integer"}}}}
+}
+
+
+class RateLimit:
+    """Limit a route: ``Depends(RateLimit("10/minute"))``, ``Depends(RateLimit("5/minute", by=user_id))``.
+
+    ``by`` is a source such as ``"header:X-Api-Key"`` or a function; who has no name is counted by address.  Other
+    words are those of a rule: ``algorithm``, ``penalty``, ``grace``, ``message`` and so on.  ``settings`` are those of
+    a rules file: ``{"trusted_proxies": ["10.0.0.0/8"]}``.
+    """
+
+    responses = TOO_MANY
+
+    def __init__(
+        self,
+        limit: str | Sequence[str],
+        *,
+        by: str | Callable[..., Any] | None = None,
+        cost: int | Callable[..., Any] = 1,
+        name: str | None = None,
+        store: str | Store | None = None,
+        clock: Any = None,
+        settings: dict[str, Any] | None = None,
+        **rule: Any,
+    ) -> None:
+        who = by if isinstance(by, str) else "ip" if by is None else "app:subject"
+        whole = limit if isinstance(limit, str) else list(limit)
+        rule |= {"name": name or "route", "limit": whole, "by": who if name else ["route", who]}
+        rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
+        self.policy = Policy.parse({**(settings or {}), "rules": [rule]}, store=store, clock=clock)
+        self.by, self.is_plain_by = asks(by)
+        self.cost, self.is_plain_cost = asks(cost)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("connection", keyword, annotation=HTTPConnection),
+            inspect.Parameter("response", keyword, annotation=Response),
+        ]
+        for word, function, plain in (
+            ("subject", self.by, self.is_plain_by),
+            ("amount", self.cost, self.is_plain_cost),
+        ):
+            if function is not None and not plain:
+                parameters.append(inspect.Parameter(word, keyword, default=Depends(function), annotation=Any))
+        self.__signature__ = inspect.Signature(parameters)  # what FastAPI injects
+
+    async def __call__(
+        self, *, connection: HTTPConnection, response: Response, subject: Any = None, amount: Any = None
+    ) -> PolicyVerdict:
+        """Decide, and raise HTTPException with status 429 if the request is refused."""
+        scope = connection.scope
+        if self.by is not None and self.is_plain_by:
+            subject = await called(self.by, connection)
+        if self.cost is not None and self.is_plain_cost:
+            amount = await called(self.cost, connection)
+        request = request_of(scope)
+        request.route = getattr(scope.get("route"), "path", None)
+        request.facts = {"subject": subject, "cost": amount}
+        policy = self.policy
+        verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
+        decided = scope.setdefault(DECIDED, [])
+        if not verdict.allowed:
+            for other, earlier in decided:
+                await other.agive_back(earlier)
+            raise refusal(scope, verdict)
+        decided.append((policy, verdict))
+        if policy.delays and verdict.delay:
+            try:
+                await policy.clock.asleep(round(verdict.delay * SECOND))
+            except BaseException:
+                await policy.agive_back(verdict)
+                raise
+        if VERDICT in scope:  # the middleware sends the fields, of its own rules and of these
+            scope[VERDICT].join(verdict)
+        else:
+            first = decided[0][1]
+            if first is not verdict:
+                first.join(verdict)
+            for name, value in first.headers:
+                response.headers[name.decode("latin-1")] = value.decode("latin-1")
+        return verdict
+
+
+def asks(function: Any) -> tuple[Callable[..., Any] | None, bool]:
+    """The function, and whether it takes just the request: then it is called here, not by way of FastAPI."""
+    if not callable(function):
+        return None, False
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 1:
+        return function, False
+    kind = parameters[0].annotation
+    takes_request = inspect.isclass(kind) and issubclass(kind, HTTPConnection)
+    return function, takes_request or parameters[0].name in ("request", "connection") or str(kind).endswith("Request")
+
+
+async def called(function: Callable[..., Any], connection: HTTPConnection) -> Any:
+    found = function(connection)
+    return await found if inspect.isawaitable(found) else found
+
+
+def refusal(scope: Any, verdict: PolicyVerdict) -> Exception:
+    if scope["type"] == "websocket":
+        return WebSocketException(TRY_AGAIN_LATER, verdict.message)
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in verdict.headers}
+    headers.pop("content-type", None)
+    detail = loads(verdict.body) if verdict.response.body in ("json", "problem") else verdict.message
+    return HTTPException(verdict.status, detail, headers)
+
+
+def document(app: FastAPI) -> None:
+    """Show the 429 of every route that has a RateLimit in the OpenAPI document of ``app``."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and limited(route.dependant):
+            route.responses = {**TOO_MANY, **route.responses}
+    app.openapi_schema = None
+
+
+def limited(dependant: Any) -> bool:
+    return isinstance(dependant.call, RateLimit) or any(limited(own) for own in dependant.dependencies)
