@@ -189,3 +189,30 @@ def test_jitter_is_never_early_and_bounded():
         assert verdict.retry_after == 60.0
         waits.add(verdict.wait)
     assert waits == {60, 61, 62, 63, 64, 65}
+
+
+@pytest.mark.parametrize(
+    "limit", ["3/minute", "1 per 1.5 seconds", "10/second burst 20", "5/hour sliding_window", "1/second"]
+)
+def test_the_quick_way_says_what_the_careful_way_says(limit, monkeypatch):
+    """Usual answers are written by a shorter path: the same fields and the same body."""
+    monkeypatch.setattr("ratekeeper.headers.time", lambda: 1_700_000_000.25)
+    monkeypatch.setattr("ratekeeper.verdict.time", lambda: 1_700_000_000.25)
+    clock = FakeClock(1_000_000.0)
+    policies = [
+        Policy.parse({"response": {"cors": cors}, "rules": [{"name": "r", "limit": limit}, *more]}, clock=clock)
+        for more in ([], [{"name": "s", "by": "all", "limit": "8/minute"}])
+        for cors in ([], ["https://nobody.example"])
+    ]
+    rng = random.Random(3)
+    statuses = set()
+    for _ in range(120):
+        clock.advance(rng.choice([0, 0, 0.3, 1, 7.25]))
+        verdicts = [policy.check(Request(peer="203.0.113.9")) for policy in policies]
+        for quick, careful in (verdicts[:2], verdicts[2:]):
+            assert not careful.response.is_usual
+            assert quick.response.is_usual
+            assert sorted(quick.headers) == sorted(careful.headers)
+            assert quick.body == careful.body
+            statuses.add(quick.status)
+    assert statuses == {200, 429}

@@ -119,7 +119,7 @@ def test_shadow_counts_only_what_was_admitted():
 
 
 @given(st.integers(0, 100))
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_a_percentage_of_subjects_is_enforced_and_always_the_same(percent):
     policy, _ = make({"limit": "1/minute", "enforce_percent": percent})
     peers = [f"192.0.2.{number}" for number in range(200)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from ipaddress import ip_network
 from pathlib import Path
 from string import Formatter
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ratekeeper.address import UNIX, Addresses, Networks
 from ratekeeper.errors import InvalidInput, InvalidLimit, InvalidRules, did_you_mean, shown
+from ratekeeper.headers import DIALECTS
 from ratekeeper.identity import NAMED, PLAIN, SHARED, ApiKey, Identity
 from ratekeeper.match import Pattern
 from ratekeeper.model import parse_limits
@@ -26,6 +28,7 @@ from ratekeeper.units import parse_period, to_micros
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ratekeeper.headers import Dialect
     from ratekeeper.model import Limit, Several
     from ratekeeper.request import Request
 
@@ -53,6 +56,18 @@ class Response:
     cors: tuple[str, ...] = ()
     count_preflights: bool = False
     message: str | None = None
+
+    @cached_property
+    def is_usual(self) -> bool:
+        return self.headers == Response.headers and not self.cors
+
+    @cached_property
+    def is_terse(self) -> bool:
+        return self.body == "json" and self.message is None and not self.jitter
+
+    @cached_property
+    def dialects(self) -> tuple[Dialect, ...]:
+        return tuple([DIALECTS[name] for name in self.headers])
 
 
 @dataclass(frozen=True)

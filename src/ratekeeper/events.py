@@ -36,6 +36,7 @@ class Standing:
     allowed: bool
     remaining: int
     capacity: int
+    stood_in: str = ""  # what decided in the place of a store that could not: local, allow or deny
 
     @property
     def headroom(self) -> float:
@@ -70,7 +71,14 @@ def event_of(program: Program, selection: Selection, verdict: PolicyVerdict, nan
     request = verdict.request
     standings = tuple(
         [
-            Standing(label.rule.name, label.algorithm, decision.allowed, decision.remaining, label.capacity)
+            Standing(
+                label.rule.name,
+                label.algorithm,
+                decision.allowed,
+                decision.remaining,
+                label.capacity,
+                decision.reason.partition(":")[0],
+            )
             for label, decision in verdict.shown
         ]
     )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LARGEST = 999_999_999_999_999  # the largest whole number of a structured field; one more and the field is void
 SECOND = 1_000_000
+MOST_TOLD = 1024
 WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota comes back at once, not little by little
 
 
@@ -36,8 +37,8 @@ class Label:
     """What headers say of one limit, as far as it never changes."""
 
     __slots__ = (
-        "algorithm", "capacity", "count", "hidden", "item", "limit_field", "name", "policy", "rule", "seconds",
-        "warn_below", "warns", "window",
+        "algorithm", "capacity", "count", "hidden", "item", "limit_field", "name", "policy", "policy_field",
+        "rule", "seconds", "told", "warn_below", "warns", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, limit: Limit, alone: bool) -> None:
@@ -50,14 +51,26 @@ class Label:
         self.name = rule.name if alone else f"{rule.name}-{period}"
         self.item = quoted(self.name)
         self.capacity = limit.capacity
+        self.weight = 1 / limit.capacity
         self.count = min(LARGEST, limit.count * seconds * SECOND // limit.micros)  # what fits into whole seconds
         self.seconds = seconds
         self.window = limit.algorithm in WINDOWS
         self.limit_field = (b"x-ratelimit-limit", b"%d" % limit.capacity)
         self.policy = b"%b;q=%d;w=%d" % (self.item, self.count, seconds)
+        self.policy_field = (b"ratelimit-policy", self.policy)
+        self.told: dict[int, tuple[Field, ...]] = {}
         self.hidden = limit.is_unlimited or not rule.headers
         self.warn_below = -1 if rule.warn_at is None else limit.capacity - ceil(limit.capacity * rule.warn_at)
         self.warns = rule.warn_at is not None
+
+    def tell(self, left: int) -> tuple[Field, ...]:
+        """The usual fields that depend on what is left, remembered: most responses carry one of few numbers."""
+        if len(self.told) >= MOST_TOLD:
+            self.told.clear()
+        ratelimit = b"%b;r=%d;t=%d" % (self.item, left, effective_window(self, left, 0.0))
+        remaining = (b"x-ratelimit-remaining", b"%d" % left)
+        self.told[left] = found = (self.limit_field, remaining, (b"ratelimit", ratelimit))
+        return found
 
 
 def quoted(name: str) -> bytes:
@@ -72,7 +85,7 @@ def binding(shown: Shown) -> tuple[Label, Decision]:
     refused = [one for one in shown if not one[1].allowed]
     if refused:
         return max(refused, key=lambda one: float("inf") if one[1].retry_after is None else one[1].retry_after)
-    return min(shown, key=lambda one: one[1].remaining / one[0].capacity)
+    return min(shown, key=lambda one: one[1].remaining * one[0].weight)
 
 
 def x_ratelimit(label: Label, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
@@ -92,9 +105,12 @@ def x_ratelimit_delta(label: Label, left: int, reset: float, wait: int, shown: S
 
 
 def draft_11(label: Label, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
-    policy = label.policy if len(shown) == 1 else b", ".join([label.policy for label, _ in shown])
     window = wait or effective_window(label, left, reset)
-    return [(b"ratelimit-policy", policy), (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, window))]
+    if len(shown) == 1:
+        policy = label.policy_field
+    else:
+        policy = (b"ratelimit-policy", b", ".join([label.policy for label, _ in shown]))
+    return [policy, (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, window))]
 
 
 def effective_window(label: Label, left: int, reset: float) -> int:

@@ -30,6 +30,7 @@ NAMED = ("header", "cookie", "query", "jwt", "app", "function")
 SHARED = frozenset({"tier", "route", "host", "method", "all"})  # parts that do not tell callers apart
 MISSING: Any = object()
 LONGEST_PART = 512
+MOST_NAMED = 1024  # secrets whose digest is remembered
 
 
 class ApiKey:
@@ -61,6 +62,7 @@ class Identity:
         self.tokens = tokens
         self.api_keys = api_keys  # by the SHA-256 of the key in hex; None: every key is believed
         self.functions = functions or {}
+        self.named: dict[str, str] = {}
         self.user_sources = [(source, self.source(source)) for source in user]
         self.key_sources = [self.raw_source(source) for source in api_key]
         self.tier_sources = [self.tier_source(source) for source in tier_from]
@@ -115,12 +117,19 @@ class Identity:
         if secret is None:
             return None
         if self.api_keys is None:
-            return "key:" + blake2b(secret.encode("utf-8", "replace"), digest_size=16).hexdigest()
+            known = self.named.get(secret)
+            if known is None:
+                if len(self.named) >= MOST_NAMED:
+                    self.named.clear()
+                known = "key:" + blake2b(secret.encode("utf-8", "replace"), digest_size=16).hexdigest()
+                if len(secret) <= LONGEST_PART:
+                    self.named[secret] = known
+            return known
         digest = sha256(secret.encode("utf-8", "replace")).hexdigest()
-        known = self.api_keys.get(digest)
-        if known is None:
+        holder = self.api_keys.get(digest)
+        if holder is None:
             return None
-        return "key:" + digest if known.user is None else "user:" + known.user
+        return "key:" + digest if holder.user is None else "user:" + holder.user
 
     def user(self, caller: Caller) -> str | None:
         for _, read in self.user_sources:
@@ -207,6 +216,10 @@ def key_of(
     """
     if list(by) == ["ip"]:
         return lambda caller: caller.known.subject
+    if list(by) == ["all"]:
+        return lambda caller: "*"
+    if list(by) == ["user"]:
+        return lambda caller: "=" + caller.user if caller.user else "@" + caller.known.subject
 
     def reader(source: str | Callable[[Request], Any]) -> tuple[Part, bool]:
         if callable(source):

@@ -26,21 +26,35 @@ if TYPE_CHECKING:
 BLOCKED = "#blocked"  # behind a rule's name: who is blocked, how often somebody was refused, who used up the grace
 REFUSED = "#refused"
 GRACED = "#graced"
+MOST_CHECKS = 1024
 
 
 class Entry:
     """One limit of a counter: of a tier, or of everybody."""
 
-    __slots__ = ("check", "is_unlimited", "labels", "limit")
+    __slots__ = ("check", "checks", "counter", "is_unlimited", "labels", "limit", "plain")
 
-    def __init__(self, rule: Rule, limit: Limit | Several, store: Store) -> None:
+    def __init__(self, counter: Counter, limit: Limit | Several) -> None:
+        rule, store = counter.rule, counter.store
+        self.counter = counter
         parts = limit.limits if isinstance(limit, Several) else (limit,)
         self.limit = limit
         self.labels = tuple([Label(rule, part, len(parts) == 1) for part in parts])
+        is_plain = len(parts) == 1 and rule.warn_at is None and not rule.grace and not self.labels[0].hidden
+        self.plain = self.labels[0] if is_plain and not self.labels[0].window else None
         self.is_unlimited = isinstance(limit, Limit) and limit.is_unlimited
+        self.checks: dict[str | bytes, Check] = {}
         self.check: Callable[..., Decision] | None = None
         if not store.blocking and not self.is_unlimited:
             self.check = store.table(rule.name, limit).check
+
+    def check_of(self, key: str) -> Check:
+        """The check of ``key`` at the rule's constant cost, remembered: most requests come from few subjects."""
+        known: str | bytes = key if len(key) <= LONGEST else encode(key)
+        if len(self.checks) >= MOST_CHECKS:
+            self.checks.clear()
+        self.checks[known] = found = self.counter.check_of(known, self.limit, self.counter.constant)
+        return found
 
 
 class Counter:
@@ -70,7 +84,7 @@ class Counter:
         self.is_local = is_local
         self.key = key_of(identity, rule.by, rule.patterns[0].text)
         self.only_ip = rule.by == ("ip",)
-        self.entries = {tier: Entry(rule, limit, store) for tier, limit in rule.limits.items()}
+        self.entries = {tier: Entry(self, limit) for tier, limit in rule.limits.items()}
         self.by_tier = rule.by_tier
         self.default = self.entries.get(ANY_TIER) or self.entries.get(rule.tier_default)
         self.constant = rule.cost.constant if not rule.cost.source else 0
@@ -95,6 +109,9 @@ class Counter:
 
     def entry(self, caller: Caller) -> Entry | None:
         return self.entries.get(caller.tier, self.default) if self.by_tier else self.default
+
+    def check_of(self, key: str | bytes, limit: Limit | Several, cost: int) -> Check:
+        return Check(self.name, key, limit, cost, self.rule.on_store_error)
 
     def leaves_alone(self, caller: Caller) -> bool:
         for exempt in self.exempt:
@@ -134,8 +151,8 @@ class Asked:
         self.check = check
 
     def side(self, kind: str, limit: Limit) -> Check:
-        """A check beside the rule's own: of blocks, refusals or grace."""
-        return Check(self.counter.name + kind, self.check.key, limit, 1)
+        """A check beside the rule's own: of blocks, refusals or grace; in this process while the store is away."""
+        return Check(self.counter.name + kind, self.check.key, limit, 1, "local")
 
 
 class Selection:
@@ -160,7 +177,7 @@ def asked(counter: Counter, entry: Entry, caller: Caller, cost: int) -> Asked:
     key: str | bytes = counter.key(caller)
     if len(key) > LONGEST:
         key = encode(key)
-    return Asked(counter, entry, Check(counter.name, key, entry.limit, cost))
+    return Asked(counter, entry, counter.check_of(key, entry.limit, cost))
 
 
 def cost_of(rule: Rule, request: Request) -> int:

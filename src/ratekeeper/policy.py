@@ -18,14 +18,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper import config
+from ratekeeper import config, flow
 from ratekeeper.drive import adrive, drive
 from ratekeeper.errors import InvalidCost, InvalidInput, InvalidRules, shown
-from ratekeeper.flow import Ask, Lines
+from ratekeeper.flow import Lines
 from ratekeeper.identity import Caller
 from ratekeeper.match import Index
 from ratekeeper.model import Check, Decision
-from ratekeeper.plan import BLOCKED, GRACED, REFUSED, Asked, Counter, Selection, asked, cost_of
+from ratekeeper.plan import BLOCKED, GRACED, REFUSED, Asked, Counter, Selection, asked, cost_of, is_leaky
 from ratekeeper.request import Request, is_preflight
 from ratekeeper.stores import open_store
 from ratekeeper.stores.memory import MemoryStore
@@ -62,6 +62,7 @@ class Program:
         self.selections: dict[tuple[int, ...], Selection] = {}
         self.everything = self.select(self.requests.always) if self.requests.plain else None
         self.preflights_count = settings.response.count_preflights
+        self.delays = any(is_leaky(limit) for rule in settings.rules for limit in rule.limits.values())
 
     def counter(self, rule: Rule) -> Counter:
         is_local = rule.scope == "instance"
@@ -100,17 +101,21 @@ class Program:
             decision = entry.check(key, only.constant)  # type: ignore[misc, union-attr]
             return PolicyVerdict(request, self.response, ((entry, decision),), "" if decision.allowed else "limit")  # type: ignore[arg-type]
         caller = Caller(self.identity, request)
-        wanted = []
+        entries, plan = [], []
         for counter in selection.counters:
-            entry = counter.entry(caller)
-            if entry is not None and not entry.is_unlimited:
-                wanted.append(asked(counter, entry, caller, counter.constant))
-        if not wanted:
+            entry = counter.entry(caller) if counter.by_tier else counter.default
+            if not entry.is_unlimited:  # type: ignore[union-attr]
+                key = counter.key(caller)
+                entries.append(entry)
+                plan.append(entry.checks.get(key) or entry.check_of(key))  # type: ignore[union-attr]
+        if not plan:
             return PolicyVerdict(request, self.response)
-        decisions = selection.store.check(tuple([own.check for own in wanted]))  # type: ignore[union-attr]
-        allowed = all(decision.allowed for decision in decisions)
-        answers = tuple([(own.entry, decision) for own, decision in zip(wanted, decisions, strict=True)])
-        return PolicyVerdict(request, self.response, answers, "" if allowed else "limit")
+        decisions = selection.store.check(tuple(plan))  # type: ignore[union-attr]
+        why = ""
+        for decision in decisions:
+            if not decision.allowed:
+                why = "limit"
+        return PolicyVerdict(request, self.response, tuple(zip(entries, decisions, strict=True)), why)  # type: ignore[arg-type]
 
     def decide(self, selection: Selection, request: Request) -> Flow[PolicyVerdict]:
         """Decide anything, as the top of this file says."""
@@ -138,13 +143,14 @@ class Program:
         if blocked is not None:
             notes = Notes(refuser=blocked[0].counter.rule, blocked_for=blocked[1])
             return self.verdict(request, "blocked", [], notes)
-        decisions, reason = yield from self.commit([own.check for own in enforced], enforced)
+        decisions = yield from self.commit([own.check for own in enforced], enforced)
         for own, decision in zip(enforced, decisions, strict=True):
             own.decision = decision
-        if reason:
-            return self.verdict(request, "store", enforced)
         graced: tuple[str, ...] = ()
         if not all(decision.allowed for decision in decisions):
+            closed = [own.counter.rule for own in enforced if is_closed(own.decision)]
+            if closed:
+                return self.verdict(request, "store", [], Notes(refuser=closed[0]))
             graced, enforced = yield from self.forgiven(enforced)
             if not graced:
                 yield from self.punish([own for own in enforced if not own.decision.allowed])
@@ -157,17 +163,17 @@ class Program:
             return self.verdict(request, "limit", enforced)
         shadowed = []
         for own in shadow:
-            (decision,), _ = yield from self.commit([own.check], [own])
+            (decision,) = yield from self.commit([own.check], [own])
             if not decision.allowed:
                 shadowed.append(own.counter.name)
-        notes = Notes(graced=graced, shadow=tuple(shadowed), taken=tuple(enforced))
+        notes = Notes(graced=graced, shadow=tuple(shadowed))
         return self.verdict(request, "", enforced, notes)
 
     def verdict(self, request: Request, why: str, answered: list[Asked], notes: Notes = NO_NOTES) -> PolicyVerdict:
         answers = tuple([(own.entry, own.decision) for own in answered])
         return PolicyVerdict(request, self.response, answers, why, notes)
 
-    def commit(self, checks: list[Check], owners: list[Asked]) -> Flow[tuple[list[Decision], str]]:
+    def commit(self, checks: list[Check], owners: list[Asked]) -> Flow[list[Decision]]:
         """Decide the checks all or nothing: this instance's first, then the fleet's in one call."""
         local = [number for number, own in enumerate(owners) if own.counter.is_local]
         fleet = [number for number, own in enumerate(owners) if not own.counter.is_local]
@@ -178,18 +184,18 @@ class Program:
             if fleet and not all(found[number].allowed for number in local):
                 there = yield from self.ask("peek", tuple([checks[number] for number in fleet]))
                 found |= zip(fleet, there, strict=True)
-                return [found[number] for number in range(len(checks))], ""
+                return [found[number] for number in range(len(checks))]
         if fleet:
             there = yield from self.ask("check", tuple([checks[number] for number in fleet]))
             found |= zip(fleet, there, strict=True)
             if here and not all(found[number].allowed for number in fleet):
                 self.instance.refund(here, found[local[0]].at)
-        return [found[number] for number in range(len(checks))], ""
+        return [found[number] for number in range(len(checks))]
 
     def ask(self, operation: str, *arguments: Any) -> Flow[Any]:
         if not self.fleet.blocking:
             return getattr(self.fleet, operation)(*arguments)
-        return (yield Ask(operation, *arguments))
+        return (yield from flow.ask(operation, *arguments))
 
     def on_store_of(self, own: Asked, operation: str, *arguments: Any) -> Flow[Any]:
         if own.counter.is_local:
@@ -215,7 +221,7 @@ class Program:
             own.side(GRACED, own.counter.grace_limit(own.check.limit)) if own in refusing else own.check
             for own in asked
         ]
-        decisions, _ = yield from self.commit(checks, asked)
+        decisions = yield from self.commit(checks, asked)
         if not all(decision.allowed for decision in decisions):
             return (), asked
         for own, decision in zip(asked, decisions, strict=True):
@@ -233,10 +239,29 @@ class Program:
             if not counted.allowed or counted.remaining == 0:
                 yield from self.on_store_of(own, "check", (own.side(BLOCKED, counter.block),))
 
-    def give_back(self, taken: list[Asked] | tuple[Asked, ...]) -> Flow[None]:
+    def give_back(self, taken: list[Asked]) -> Flow[None]:
         """Give back what an admitted request took."""
         for own in taken:
-            yield from self.on_store_of(own, "refund", (own.check,), own.decision.at)
+            if own.counter.is_local or not self.fleet.blocking:
+                own.counter.store.refund((own.check,), own.decision.at)
+            else:
+                yield from flow.give_back((own.check,), own.decision)
+
+    def taken(self, verdict: PolicyVerdict) -> list[Asked]:
+        """What an admitted request took; graced rules took nothing."""
+        caller = Caller(self.identity, verdict.request)
+        found = []
+        for entry, decision in verdict.answers:
+            if verdict.allowed and decision.allowed:
+                own = asked(entry.counter, entry, caller, cost_of(entry.counter.rule, verdict.request))
+                own.decision = decision
+                found.append(own)
+        return found
+
+
+def is_closed(decision: Decision) -> bool:
+    """Whether it was refused because the store could not decide and the rule says deny."""
+    return not decision.allowed and decision.reason.startswith("deny")
 
 
 def refused_delay(own: Asked) -> Decision:
@@ -276,7 +301,13 @@ class Policy:
         self.store = self.open(settings.store)
         self.instance: Store = self.store if not self.store.blocking else MemoryStore(clock=clock)
         self.clock = self.store.clock
-        self.program = Program(settings, self.store, self.instance)
+        self.install(Program(settings, self.store, self.instance))
+
+    def install(self, program: Program) -> None:
+        self.program = program
+        self.blocking = program.fleet.blocking  # whether check may wait, so that an event loop must use acheck
+        self.delays = program.delays  # whether an admitted request may have to wait for its turn
+        self.limits_messages = program.limits_messages  # whether any rule counts the messages of WebSockets
 
     @classmethod
     def load(
@@ -341,16 +372,6 @@ class Policy:
         """What is allowed and probably not meant."""
         return self.program.settings.warnings
 
-    @property
-    def blocking(self) -> bool:
-        """Whether ``check`` may wait for a server, so that an event loop must use ``acheck``."""
-        return self.store.blocking
-
-    @property
-    def limits_messages(self) -> bool:
-        """Whether any rule counts the messages of WebSockets."""
-        return self.program.limits_messages
-
     def check(self, request: Request) -> PolicyVerdict:
         """Decide a request and take what it costs; a refusal takes nothing."""
         program = self.program
@@ -405,11 +426,12 @@ class Policy:
 
     def give_back(self, verdict: PolicyVerdict) -> None:
         """Give back what an admitted request took: it left before its turn came."""
-        drive(self.program.give_back(verdict.notes.taken), self.store, self.clock, self.lines)
+        drive(self.program.give_back(self.program.taken(verdict)), self.store, self.clock, self.lines)
 
     async def agive_back(self, verdict: PolicyVerdict) -> None:
         """``give_back`` for an event loop."""
-        await adrive(self.program.give_back(verdict.notes.taken), self.async_store, self.clock, self.lines)
+        program = self.program
+        await adrive(program.give_back(program.taken(verdict)), self.async_store, self.clock, self.lines)
 
     def explain(self, request: Request) -> Explanation:
         """Say step by step which rules a request meets, by which keys, under which limits; takes nothing."""
@@ -432,7 +454,7 @@ class Policy:
         if store is not self.store:
             self.opened = None
         self.store, self.instance, self.clock = store, instance, store.clock
-        self.program = program
+        self.install(program)
 
     def reload(self) -> None:
         """Read the file again.  Rules that cannot be taken raise InvalidRules, and the old ones stay."""
@@ -455,6 +477,15 @@ class Policy:
             self.watcher = None
         if self.given_store is None or isinstance(self.given_store, str):
             self.store.close()
+
+    async def aclose(self) -> None:
+        """``close`` for an event loop, with what was opened for it."""
+        opened, self.opened = self.opened, None
+        if opened is not None and opened is not self.given_store:
+            outcome: Any = opened.close()  # type: ignore[func-returns-value]
+            if hasattr(outcome, "__await__"):
+                await outcome
+        self.close()
 
     def __repr__(self) -> str:
         return f"Policy({len(self.rules)} rules{f', {self.path.name!r}' if self.path else ''})"

@@ -63,8 +63,13 @@ class Request:
 
     def value(self, name: bytes) -> str | None:
         """A header that may come once: None where it is missing, empty, or there are several to choose from."""
-        found = self.values(name)
-        return found[0].strip() or None if len(found) == 1 else None
+        found = None
+        for header, value in self.headers:
+            if header == name:
+                if found is not None:
+                    return None
+                found = value
+        return found.decode("latin-1").strip() or None if found else None
 
     @property
     def host(self) -> str:

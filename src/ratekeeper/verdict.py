@@ -11,14 +11,14 @@ from math import ceil
 from time import time
 from typing import TYPE_CHECKING
 
-from ratekeeper.headers import DIALECTS, EXPOSED, binding, warning
+from ratekeeper.headers import EXPOSED, binding, warning
 from ratekeeper.model import Verdict
 
 if TYPE_CHECKING:
     from ratekeeper.config import Response
     from ratekeeper.headers import Field, Label
     from ratekeeper.model import Decision
-    from ratekeeper.plan import Asked, Entry
+    from ratekeeper.plan import Entry
     from ratekeeper.request import Request
     from ratekeeper.rules import Rule
 
@@ -36,6 +36,10 @@ PROBLEMS = {
     429: "https://iana.org/assignments/http-problem-types#quota-exceeded",
     503: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
 }
+USUAL_BODY = (
+    b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
+    b'"limit": %d, "retry_after": %d, "reset_at": %d}'
+)
 NO_STORE = (b"cache-control", b"no-store")
 MEDIA = {
     "json": (b"content-type", b"application/json"),
@@ -47,20 +51,18 @@ MEDIA = {
 class Notes:
     """What there is to say about few verdicts."""
 
-    __slots__ = ("blocked_for", "graced", "refuser", "shadow", "taken")
+    __slots__ = ("blocked_for", "graced", "refuser", "shadow")
 
     def __init__(
         self,
         *,
         graced: tuple[str, ...] = (),
         shadow: tuple[str, ...] = (),
-        taken: tuple[Asked, ...] = (),
         refuser: Rule | None = None,
         blocked_for: float = 0.0,
     ) -> None:
         self.graced = graced  # rules that would have refused, and had grace left
         self.shadow = shadow  # rules that would have refused, and are not enforced
-        self.taken = taken  # what can be given back
         self.refuser = refuser  # the rule that refused, where no limit did
         self.blocked_for = blocked_for
 
@@ -71,8 +73,10 @@ NO_NOTES = Notes()
 class PolicyVerdict(Verdict):
     """The answer to a request: admitted only if every enforced rule that it meets admits it."""
 
-    __slots__ = ("_fields", "_shown", "_wait", "answers", "notes", "request", "response", "why")
-    __setattr__ = object.__setattr__  # type: ignore[assignment]  # made on the hot path: set like any object
+    __slots__ = ("_body", "_fields", "_shown", "_wait", "answers", "notes", "request", "response", "why")
+    # Made on the hot path, so set like any object; only both together make Python forget that it is frozen above.
+    __setattr__ = object.__setattr__  # type: ignore[assignment]
+    __delattr__ = object.__delattr__  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -89,8 +93,14 @@ class PolicyVerdict(Verdict):
         self.allowed = not why
         self.notes = notes
         self._fields: list[Field] | None = None
+        self._body: bytes | None = None
         self._shown: list[Limited] | None = None
         self._wait = -1
+
+    def join(self, other: PolicyVerdict) -> None:
+        """Tell of the limits of another verdict on the same request as well: both admitted it."""
+        self.answers = (*self.answers, *other.answers)
+        self._fields = self._shown = None
 
     @property
     def shown(self) -> list[Limited]:
@@ -162,18 +172,18 @@ class PolicyVerdict(Verdict):
     def make_headers(self) -> list[Field]:
         response = self.response
         fields: list[Field] = []
-        shown = self.shown
-        for one in shown:
-            if one[0].hidden:
-                shown = [one for one in shown if not one[0].hidden]
-                break
+        if response.is_usual and self.answers:
+            usual = self.usual_headers() if not self.why else self.usual_refusal()
+            if usual is not None:
+                return usual
+        shown = [one for one in self.shown if not one[0].hidden]
         if shown:
             label, decision = shown[0] if len(shown) == 1 else binding(shown)
             wait = 0 if self.allowed or decision.allowed else self.wait
             left, reset = decision.remaining, decision.reset_after
-            for dialect in response.headers:
-                fields += DIALECTS[dialect](label, left, reset, wait, shown)
-            if label.warns or len(shown) > 1 or self.notes.graced:
+            for dialect in response.dialects:
+                fields += dialect(label, left, reset, wait, shown)
+            if self.notes.graced or any(label.warns for label, _ in shown):
                 fields += warning(shown, self.notes.graced)
         if not self.allowed:
             if self.wait:
@@ -184,6 +194,49 @@ class PolicyVerdict(Verdict):
         if response.cors:
             fields += self.cors()
         return fields
+
+    def usual_headers(self) -> list[Field] | None:
+        """The hot path: the usual dialects, for limits that have nothing special about them."""
+        policies = []
+        least = 2.0
+        for entry, decision in self.answers:
+            label = entry.plain
+            if label is None:
+                return None
+            policies.append(label.policy)
+            left = decision.remaining
+            if left * label.weight < least:
+                least, bound, bound_left, bound_decision = left * label.weight, label, left, decision
+        told = bound.told.get(bound_left) or bound.tell(bound_left)
+        return [
+            *told,
+            (b"x-ratelimit-reset", b"%d" % ceil(time() + bound_decision.reset_after)),
+            bound.policy_field if len(policies) == 1 else (b"ratelimit-policy", b", ".join(policies)),
+        ]
+
+    def usual_refusal(self) -> list[Field] | None:
+        """The same for a refusal by one limit, and its body on the way: a 429 costs no more than an answer."""
+        if len(self.answers) != 1 or not self.response.is_terse:
+            return None
+        entry, decision = self.answers[0]
+        label = entry.plain
+        after = decision.retry_after
+        if label is None or label.rule.message is not None or after is None or self.why != "limit":
+            return None
+        self._wait = wait = ceil(after) or 1
+        left, reset = decision.remaining, decision.reset_after
+        reset_at = ceil(time() + (reset if reset > wait else wait))
+        self._body = USUAL_BODY % (wait, b"" if wait == 1 else b"s", label.capacity, wait, reset_at)
+        return [
+            label.limit_field,
+            (b"x-ratelimit-remaining", b"%d" % left),
+            (b"x-ratelimit-reset", b"%d" % reset_at),
+            label.policy_field,
+            (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, wait)),
+            (b"retry-after", b"%d" % wait),
+            NO_STORE,
+            MEDIA["json"],
+        ]
 
     def cors(self) -> list[Field]:
         """What lets a browser's script read a refusal, and the limits on any response."""
@@ -206,8 +259,13 @@ class PolicyVerdict(Verdict):
     @property
     def body(self) -> bytes:
         """Of a refusal, in the configured form.  Says what the caller may know and nothing else."""
+        if self.why and self._body is None:
+            self._body = self.make_body()
+        return self._body or b""
+
+    def make_body(self) -> bytes:
         form = self.response.body
-        if form == "none" or self.allowed:
+        if form == "none":
             return b""
         refused = self.refused
         message = self.message_about(refused)

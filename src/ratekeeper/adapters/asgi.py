@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.adapters import policy_of
 from ratekeeper.request import new_request
 from ratekeeper.units import SECOND
+from ratekeeper.verdict import STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -53,7 +54,7 @@ class RateLimitMiddleware:
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         if not verdict.allowed:
             return await refuse(scope, verdict, send)
-        if verdict.notes.taken and verdict.delay:
+        if policy.delays and verdict.delay:
             receive = await wait_turn(policy, verdict, receive)
         scope[VERDICT] = verdict
         if kind == "websocket" and policy.limits_messages:
@@ -89,14 +90,14 @@ STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.r
 async def refuse(scope: Scope, verdict: PolicyVerdict, send: Send) -> None:
     """Answer with the verdict; a handshake is closed with 403 where the server cannot send another answer."""
     start = "http.response"
+    headers, body = verdict.headers, verdict.body
     if scope["type"] == "websocket":
         if "websocket.http.response" not in (scope.get("extensions") or {}):
             return await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": verdict.message})
         start = "websocket.http.response"
-    body = verdict.body
-    fields = [*verdict.headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": f"{start}.start", "status": verdict.status, "headers": fields})
-    return await send({"type": f"{start}.body", "body": b"" if scope.get("method") == "HEAD" else body})
+    fields = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": start + ".start", "status": STATUS[verdict.why], "headers": fields})
+    return await send({"type": start + ".body", "body": b"" if scope.get("method") == "HEAD" else body})
 
 
 async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) -> Receive:

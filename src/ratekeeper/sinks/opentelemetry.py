@@ -19,6 +19,7 @@ class OpenTelemetrySink:
         meter = metrics.get_meter("ratekeeper", meter_provider=meter_provider)
         self.requests = meter.create_counter("ratelimit.requests", "{request}", "Requests by what became of them.")
         self.decisions = meter.create_counter("ratelimit.decisions", "{decision}", "Decisions of each rule.")
+        self.stand_ins = meter.create_counter("ratelimit.stand_ins", "{decision}", "Decisions without the store.")
         self.seconds = meter.create_histogram("ratelimit.decision.duration", "s", "How long decisions took.")
         self.utilisation = meter.create_histogram("ratelimit.utilisation", "1", "How much of a limit was used.")
 
@@ -29,8 +30,10 @@ class OpenTelemetrySink:
             graced = one.rule in event.graced
             result = "graced" if graced else "allowed" if one.allowed else "refused"
             self.decisions.add(1, {"ratelimit.policy": one.rule, "ratelimit.result": result})
+            if one.stood_in:
+                self.stand_ins.add(1, {"ratelimit.policy": one.rule, "ratelimit.by": one.stood_in})
             self.utilisation.record(1 - one.headroom, {"ratelimit.policy": one.rule})
-        if event.rule and event.result in ("blocked", "forbidden"):
+        if event.rule and event.result in ("blocked", "forbidden", "unavailable"):
             self.decisions.add(1, {"ratelimit.policy": event.rule, "ratelimit.result": event.result})
         for rule in event.shadow:
             self.decisions.add(1, {"ratelimit.policy": rule, "ratelimit.result": "shadow_refused"})

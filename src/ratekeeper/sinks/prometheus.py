@@ -51,6 +51,12 @@ class PrometheusSink:
             "The share of the busiest client in the requests of this minute.",
             registry=registry,
         )
+        self.stand_ins = Counter(
+            "ratekeeper_stand_ins",
+            "Decisions without the store, by what stood in for it.",
+            ["rule", "by"],
+            registry=registry,
+        )
         self.least: dict[str, float] = {}
         self.sources = Sources()
         self.began_at = monotonic()
@@ -63,11 +69,13 @@ class PrometheusSink:
         for one in event.standings:
             graced = one.rule in event.graced
             self.decisions.labels(one.rule, "graced" if graced else "allowed" if one.allowed else "refused").inc()
+            if one.stood_in:
+                self.stand_ins.labels(one.rule, one.stood_in).inc()
             self.utilisation.labels(one.rule).observe(1 - one.headroom)
             if one.headroom < self.least.get(one.rule, 2.0):
                 self.least[one.rule] = one.headroom
                 self.headroom.labels(one.rule).set(one.headroom)
-        if event.rule and event.result in ("blocked", "forbidden"):
+        if event.rule and event.result in ("blocked", "forbidden", "unavailable"):
             self.decisions.labels(event.rule, event.result).inc()
         for rule in event.shadow:
             self.decisions.labels(rule, "shadow_refused").inc()
