@@ -1,5 +1,6 @@
 """Real servers for tests, on free ports of the loopback: started when first asked for, ended with the session."""
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,18 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def low_port():
+    """A port whose cluster bus, 10000 above it, is a port too."""
+    while True:
+        port = free_port()
+        if port < 55_000:
+            return port
+        port -= 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
@@ -67,6 +80,79 @@ class Server:
     def close(self):
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Cluster:
+    """Three masters with a third of the slots each."""
+
+    SHARES = ((0, 5460), (5461, 10922), (10923, 16383))
+
+    def __init__(self):
+        options = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "appendonly": "no"}
+        self.servers = [Server(port=low_port(), **options) for _ in self.SHARES]
+        clients = [server.client() for server in self.servers]
+        for client, (first, last) in zip(clients, self.SHARES, strict=True):
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+        for client in clients[1:]:
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.servers[0].port)
+        until = time.monotonic() + 30
+        for client in clients:
+            while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
+                assert time.monotonic() < until, "the cluster does not come together"
+
+    @property
+    def url(self):
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def owner(self, slot):
+        """The server that has a slot when the cluster is new."""
+        return next(
+            server for server, (first, last) in zip(self.servers, self.SHARES, strict=True) if first <= slot <= last
+        )
+
+    def close(self):
+        for server in self.servers:
+            server.close()
+
+
+class Sentinel(Server):
+    """A sentinel that watches one master under the name ``main``."""
+
+    def __init__(self, master):
+        self.master = master
+        super().__init__()
+
+    @property
+    def url(self):
+        return f"redis+sentinel://127.0.0.1:{self.port}/main"
+
+    def start(self):
+        lines = [
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"sentinel monitor main 127.0.0.1 {self.master.port} 1",
+            "sentinel down-after-milliseconds main 500",
+            "sentinel failover-timeout main 3000",
+        ]
+        settings = Path(self.folder, "sentinel.conf")
+        settings.write_text("\n".join(lines))
+        words = [self.binary, str(settings), "--sentinel", "--dir", self.folder]
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.wait()
+
+
+@pytest.fixture(scope="session")
+def redis_cluster():
+    cluster = Cluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def redis_sentinel(redis_server):
+    sentinel = Sentinel(redis_server)
+    yield sentinel
+    sentinel.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.stores.aio import AsyncLink, ask_once
+from ratekeeper.stores.aio import CONNECT_FOR, AsyncLink, ask_once
 from ratekeeper.stores.books import Books
+from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
 from ratekeeper.stores.flight import judge
 from ratekeeper.stores.redis_table import AsyncRedisTable
@@ -131,6 +133,7 @@ class Office:
         self.gives_time = gives_time
         self.slots = Slots(settings.addresses)
         self.learning: asyncio.Task[None] | None = None
+        self.map_breaker = Breaker()
         self.links: dict[Address, AsyncLink] = {}
         if not settings.is_cluster:
             self.home = self.link_to(settings.addresses[0])
@@ -150,6 +153,9 @@ class Office:
             name = self.settings.shown if not self.settings.is_cluster else f"redis://{address[0]}:{address[1]}"
 
             async def stay() -> Address:
+                if self.settings.is_cluster and link.breaker.is_open:  # another server may have taken over
+                    with suppress(StoreUnavailable):
+                        await self.learn_slots()
                 return address
 
             find = self.find_master if self.settings.service else stay
@@ -162,12 +168,16 @@ class Office:
         slot = slot_of(request.keys)
         place = self.slots.masters.get(slot)
         if place is None:
+            if self.map_breaker.is_open and not self.map_breaker.is_due(self.loop.time()):
+                raise StoreUnavailable(self.settings.shown, self.map_breaker.why)
             if self.learning is None:
                 self.learning = self.loop.create_task(self.learn_slots())
             try:
                 await asyncio.wait_for(asyncio.shield(self.learning), self.settings.deadline)
             except TimeoutError:
-                raise StoreUnavailable(self.settings.shown, "did not tell in time who serves what") from None
+                why = "did not tell in time who serves what"
+                self.map_breaker.trip(self.loop.time(), why)
+                raise StoreUnavailable(self.settings.shown, why) from None
             place = self.slots.masters.get(slot)
             if place is None:
                 raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
@@ -178,14 +188,18 @@ class Office:
         try:
             for place in self.slots.places():
                 try:
-                    self.slots.learn(await ask_once(place, self.settings, b"CLUSTER", b"SLOTS"), place)
-                except (OSError, StoreUnavailable) as error:
-                    why = str(error)
+                    async with asyncio.timeout(CONNECT_FOR):
+                        self.slots.learn(await ask_once(place, self.settings, b"CLUSTER", b"SLOTS"), place)
+                except (OSError, StoreUnavailable) as error:  # a TimeoutError is an OSError
+                    why = str(error) or "no answer"
                 else:
+                    self.map_breaker.close()
                     return
         finally:
             self.learning = None
-        raise StoreUnavailable(self.settings.shown, f"could not learn who serves what ({why})")
+        why = f"could not learn who serves what ({why})"
+        self.map_breaker.trip(self.loop.time(), why)
+        raise StoreUnavailable(self.settings.shown, why)
 
     async def find_master(self) -> Address:
         """Ask the sentinels, one after the other, who the master is."""

@@ -7,6 +7,7 @@ share a command; a command is never sent twice unless the server said that it wa
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from time import monotonic, sleep
 from weakref import WeakSet
 
@@ -15,6 +16,7 @@ from hiredis import ReplyError
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.books import Books
+from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
 from ratekeeper.stores.combine import Combiner
 from ratekeeper.stores.flight import Flight, judge
@@ -58,6 +60,7 @@ class RedisStore:
 
     def open(self) -> None:
         self.slots = Slots(self.settings.addresses)
+        self.map_breaker = Breaker()
         self.links: dict[Address, tuple[Link, Combiner]] = {}
         if not self.settings.is_cluster:
             self.home = self.line_to(self.settings.addresses[0])
@@ -132,7 +135,14 @@ class RedisStore:
         found = self.links.get(address)
         if found is None:
             name = self.settings.shown if not self.settings.is_cluster else f"redis://{address[0]}:{address[1]}"
-            find = self.find_master if self.settings.service else lambda until: address
+
+            def stay(until: float) -> Address:
+                if self.settings.is_cluster and link.breaker.is_open:  # another server may have taken over
+                    with suppress(StoreUnavailable):
+                        self.learn_slots(until)
+                return address
+
+            find = self.find_master if self.settings.service else stay
             link = Link(self.settings, self.script, find, name, self.clock, self.gives_time)
             combiner = Combiner(lambda requests, since: self.deliver(link, requests, since), name)
             found = self.links.setdefault(address, (link, combiner))
@@ -143,7 +153,10 @@ class RedisStore:
         slot = slot_of(request.keys)
         place = self.slots.masters.get(slot)
         if place is None:
-            self.learn_slots(monotonic() + self.settings.deadline)
+            now = monotonic()
+            if self.map_breaker.is_open and not self.map_breaker.is_due(now):
+                raise StoreUnavailable(self.settings.shown, self.map_breaker.why)
+            self.learn_slots(now + self.settings.deadline)
             place = self.slots.masters.get(slot)
             if place is None:
                 raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
@@ -151,14 +164,20 @@ class RedisStore:
 
     def learn_slots(self, until: float) -> None:
         why = ""
-        for place in self.slots.places():
+        places = self.slots.places()
+        for tried, place in enumerate(places):
+            now = monotonic()
+            share = now + (until - now) / (len(places) - tried)  # one that hangs must leave time for the others
             try:
-                self.slots.learn(ask_once(place, self.settings, until, b"CLUSTER", b"SLOTS"), place)
+                self.slots.learn(ask_once(place, self.settings, share, b"CLUSTER", b"SLOTS"), place)
             except (OSError, StoreUnavailable) as error:
                 why = str(error)
             else:
+                self.map_breaker.close()
                 return
-        raise StoreUnavailable(self.settings.shown, f"could not learn who serves what ({why})")
+        why = f"could not learn who serves what ({why})"
+        self.map_breaker.trip(monotonic(), why)
+        raise StoreUnavailable(self.settings.shown, why)
 
     def find_master(self, until: float) -> Address:
         """Ask the sentinels, one after the other, who the master is."""
@@ -189,8 +208,6 @@ class RedisStore:
             try:
                 replies, asked = link.exchange(flights, until)
             except StoreUnavailable as error:
-                if self.settings.is_cluster:
-                    self.slots.masters.clear()  # whoever took over will be found
                 for flight in flights:
                     flight.fail(error)
                 continue

@@ -1,0 +1,269 @@
+"""What only a real server shows: names, times to live, rights, scripts that are lost, threads and loops that share."""
+
+import asyncio
+import itertools
+import os
+import subprocess
+import threading
+
+import pytest
+
+from ratekeeper import AsyncLimiter, Limit, Limiter
+from ratekeeper.model import Check, parse_limits
+from ratekeeper.stores.aredis import AsyncRedisStore
+from ratekeeper.stores.redis import RedisStore
+from ratekeeper.testing.contract import walk_limits
+from tests.servers import Server
+
+prefixes = itertools.count()
+ALL = ["gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]
+LEAST = "+evalsha +eval +script|load +time +get +set +del +getrange +setrange +pexpire +ping"
+
+
+@pytest.fixture
+def store(redis_server):
+    made = RedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+    yield made
+    made.close()
+
+
+def test_every_key_expires_and_no_name_shows_a_caller(redis_server, store):
+    limits = [*walk_limits(), Limit.parse("300/minute sliding_log"), parse_limits(["5/minute", "300/hour sliding_log"])]
+    for limit in limits:
+        plan = (Check("sp{ace}", "alice@example.org", limit, 1),)
+        for _ in range(3):
+            store.check(plan)
+        store.take(plan)
+        store.refund(plan)
+        store.check(plan)
+    client = redis_server.client()
+    names = list(client.scan_iter(f"{store.settings.prefix}:*"))
+    assert len(names) >= len({limit.layout for limit in limits})
+    assert not [name for name in names if b"alice" in name or b"{ace}" in name]
+    assert not [name for name in names if client.pttl(name) <= 0]
+
+
+@pytest.mark.parametrize("text", ["5/hour", "5/hour fixed_window", "5/hour sliding_window", "5/hour sliding_log"])
+def test_a_key_outlives_its_state_by_a_second(redis_server, store, text):
+    limit = Limit.parse(text)
+    store.check((Check("s", "k", limit, 5),))
+    (name,) = redis_server.client().scan_iter(f"{store.settings.prefix}:*")
+    recovery = 7_200_000 if "sliding_window" in text else 3_600_000
+    passed = 30_000  # at most, since the check
+    assert recovery + 1000 - passed < redis_server.client().pttl(name) <= recovery + 1000
+
+
+def test_a_refusal_writes_nothing_and_a_check_is_one_command(redis_server, store):
+    client = redis_server.client()
+    limits = [Limit(2, "1 hour", algorithm=name) for name in ALL]
+    plans = [tuple([Check("s", key, limit, 1) for key in "abc"]) for limit in limits]
+    for plan in plans:
+        store.check(plan)
+        store.check(plan)
+    client.config_resetstat()
+    store.books.denials.clear()
+    store.books.ledgers.clear()
+    for plan in plans:
+        assert not any(store.check(plan))
+    used = client.info("commandstats")
+    assert used["cmdstat_evalsha"]["calls"] == len(ALL)
+    assert "cmdstat_set" not in used
+    assert "cmdstat_setrange" not in used
+
+
+def test_a_flushed_script_is_sent_again_and_nobody_pays_twice(redis_server, store):
+    client = redis_server.client()
+    limiter = Limiter("50 per 50 days", store=store)
+    admitted = 0
+    for _ in range(60):
+        client.script_flush()
+        admitted += limiter.check("k").allowed
+    assert admitted == 50
+
+
+def test_a_least_set_of_rights_is_enough(redis_server):
+    client = redis_server.client()
+    client.execute_command("ACL", "SETUSER", "keeper", "on", ">secret", "~acl:*", "-@all", *LEAST.split())
+    url = redis_server.url.replace("://", "://keeper:secret@") + "?prefix=acl&deadline=10"
+    store = RedisStore(url)
+    for limit in [*walk_limits(), Limit.parse("300/minute sliding_log")]:
+        plan = (Check("acl", "k", limit, 1),)
+        for operation in ("check", "peek", "take", "refund", "states", "reset"):
+            getattr(store, operation)(plan)
+    store.close()
+    without = Limiter("5/minute", store=url.replace("keeper:secret", "keeper:wrong"))
+    assert "WRONGPASS" in without.check("k").reason
+    client.execute_command("ACL", "SETUSER", "nothing", "on", ">secret", "~acl:*", "-@all", "+ping", "+script|load")
+    refused = Limiter("5/minute", store=url.replace("keeper", "nothing"), on_store_error="deny").check("k")
+    assert refused.reason.startswith("deny: ")
+    assert "NOPERM" in refused.reason
+
+
+def test_the_connection_bears_its_name(redis_server):
+    limiter = Limiter("5/minute", store=redis_server.url + "?client_name=shop&deadline=10")
+    limiter.check("k")
+    assert "shop" in [client["name"] for client in redis_server.client().client_list()]
+    limiter.close()
+
+
+def test_a_unix_socket_and_a_database(tmp_path):
+    server = Server(unixsocket=str(tmp_path / "s"))
+    try:
+        limiter = Limiter("5/minute", store=f"unix://{tmp_path}/s?db=3&deadline=10")
+        assert limiter.check("k").reason == ""
+        assert server.client(db=3).dbsize() == 1
+        limiter.close()
+    finally:
+        server.close()
+
+
+def test_tls(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    from tests.servers import free_port
+
+    port = free_port()
+    server = Server(**{"tls-port": port, "tls-cert-file": certificate, "tls-key-file": key, "tls-auth-clients": "no"})
+    try:
+        url = f"rediss://127.0.0.1:{port}?deadline=10"
+        limiter = Limiter("5/minute", store=f"{url}&tls_ca={certificate}")
+        assert (limiter.check("k").reason, limiter.check("k").remaining) == ("", 3)
+        limiter.close()
+
+        async def main():
+            async with AsyncLimiter("5/minute", store=f"{url}&tls_ca={certificate}") as limiter:
+                assert (await limiter.check("k")).remaining == 2
+
+        asyncio.run(main())
+        assert "certificate verify failed" in Limiter("5/minute", store=url).check("k").reason.lower()
+    finally:
+        server.close()
+
+
+def test_an_evicting_server_is_warned_about_once(caplog):
+    server = Server(maxmemory="100mb", **{"maxmemory-policy": "allkeys-lru"})
+    try:
+        for _ in range(2):
+            limiter = Limiter("5/minute", store=server.url + "?deadline=10")
+            limiter.check("k")
+            limiter.close()
+        told = [record.getMessage() for record in caplog.records if "maxmemory" in record.getMessage()]
+        assert told == [
+            f"{server.url}: expected maxmemory-policy noeviction, got allkeys-lru. A full server will forget who is at "
+            "the limit; set noeviction, or give limits a server of their own."
+        ]
+    finally:
+        server.close()
+
+
+def test_a_full_server_fails_alone_and_takes_nothing():
+    server = Server(**{"maxmemory-policy": "noeviction"})
+    try:
+        limiter = Limiter("5/minute", store=server.url + "?deadline=10", on_store_error="allow")
+        assert limiter.check("k").reason == ""
+        server.client().config_set("maxmemory", "1")
+        assert "OOM" in limiter.check("k").reason
+        assert limiter.peek("k").remaining == 4  # reading still works, and the breaker stayed closed
+        server.client().config_set("maxmemory", "0")
+        assert limiter.check("k").remaining == 3
+        limiter.close()
+    finally:
+        server.close()
+
+
+def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server):
+    async def main():
+        store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+        limiters = [AsyncLimiter(Limit(40, "50 days", algorithm=name), store=store) for name in ALL]
+        await limiters[0].check("warm")
+        client = redis_server.client()
+        client.config_resetstat()
+        calls = [limiter.check("k") for limiter in limiters for _ in range(10)]
+        calls += [limiters[0].peek("k"), limiters[0].refund("other")]
+        answers = await asyncio.gather(*calls)
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+        for number in range(len(ALL)):
+            part = answers[number * 10 : number * 10 + 10]
+            assert [decision.remaining for decision in part] == list(range(39, 29, -1))
+        assert answers[-2].remaining == 30
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_caller_neither_blocks_nor_gets_another_answer(redis_server):
+    async def main():
+        store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+        limiter = AsyncLimiter("100000 per 50 days", store=store)
+        await limiter.check("warm")
+        kept = cancelled = 0
+        for turn in range(300):
+            tasks = [asyncio.ensure_future(limiter.check(f"{turn} {number}", cost=number + 1)) for number in range(8)]
+            for _ in range(turn % 4):
+                await asyncio.sleep(0)
+            for number in range(turn % 8):
+                tasks[number].cancel()
+            for number, answer in enumerate(await asyncio.gather(*tasks, return_exceptions=True)):
+                if isinstance(answer, asyncio.CancelledError):
+                    cancelled += 1
+                else:
+                    kept += 1
+                    assert answer.remaining == 100_000 - number - 1
+        assert kept + cancelled == 2400
+        assert cancelled > 500
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_threads_share_commands_and_get_their_own_answers(redis_server, store):
+    limit = Limit.parse("1000000 per 50 days")
+    limiter = Limiter(limit, store=store)
+    wrong = []
+
+    def run(number):
+        for turn in range(50):
+            if limiter.check(f"{number} {turn}", cost=number + 1).remaining != 1_000_000 - number - 1:
+                wrong.append(number)  # noqa: PERF401
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(16)]
+    client = redis_server.client()
+    limiter.check("warm")
+    client.config_resetstat()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] < 800
+
+
+def test_a_forked_child_opens_its_own_connection(redis_server, store):
+    limiter = Limiter("1000 per 50 days", store=store)
+    limiter.check("k")
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if all(limiter.check("k").reason == "" for _ in range(20)) else 2
+        finally:
+            os._exit(code)
+    answers = [limiter.check("k").reason for _ in range(20)]
+    assert os.waitpid(child, 0)[1] == 0
+    assert set(answers) == {""}
+    assert limiter.peek("k").remaining == 1000 - 41
+
+
+def test_a_store_serves_one_loop_after_the_other(redis_server):
+    store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+    limiter = AsyncLimiter("5 per 50 days", store=store)
+
+    async def once():
+        try:
+            return await limiter.check("k")
+        finally:
+            await store.close()
+
+    assert [asyncio.run(once()).remaining for _ in range(3)] == [4, 3, 2]
