@@ -190,3 +190,9 @@ def test_periods_take_seconds_timedeltas_and_text():
     assert Limit(3, 1.5) == Limit(3, timedelta(seconds=1.5)) == Limit(3, "1.5 seconds") == Limit(3, "1500ms")
     assert Limit(3, 60).period == 60.0
     assert format_period(90 * SECOND) == "90 seconds"
+
+
+@pytest.mark.parametrize("text", ["minute burst 3", "10..5 seconds", "1.2.3 seconds"])
+def test_a_period_is_a_period_and_nothing_else(text):
+    with pytest.raises(InvalidLimit):
+        Limit(10, text)

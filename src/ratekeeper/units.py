@@ -42,16 +42,10 @@ def to_micros(value: Seconds, what: str) -> int:
     raise InvalidLimit(f"{what}: expected seconds as a number or a timedelta, got {shown(value)}.")
 
 
-def to_seconds(micros: int) -> float:
-    return micros / SECOND
-
-
 def format_period(micros: int) -> str:
     """``"minute"``, ``"10 seconds"``: in the largest unit that divides it."""
-    for name, (size, _) in UNITS.items():
-        if micros % size == 0:
-            return name if micros == size else f"{micros // size} {name}s"
-    raise AssertionError  # a microsecond divides every whole number of them
+    name, size = next((name, size) for name, (size, _) in UNITS.items() if micros % size == 0)
+    return name if micros == size else f"{micros // size} {name}s"
 
 
 def parse_period(text: str, place: str) -> int:
@@ -74,8 +68,6 @@ def split(text: str) -> list[str]:
         here = "number" if letter.isdecimal() or letter in ".," else "slash" if letter == "/" else "word"
         if letter == "_" and kind:
             here = kind
-        if here == "word" and kind == "number" and letter in "+-":
-            here = "number"
         if here != kind or here == "slash":
             words.append("")
         words[-1] += letter

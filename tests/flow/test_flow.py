@@ -1,0 +1,168 @@
+"""Flows without a store, a loop or a clock that runs: replies are sent in, effects are read out."""
+
+import pytest
+
+from ratekeeper import Decision, Limit
+from ratekeeper.drive import drive
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.flow import Ask, Lines, Sleep, Turn, acquire, check, foresee, settle
+from ratekeeper.model import Check
+from ratekeeper.testing import FakeClock
+
+LIMIT = Limit.parse("1/second")
+YES = Decision(True, 1, 0, 0.0, 1.0)
+NO = Decision(False, 1, 0, 1.0, 1.0)
+
+
+def wanted(cost=1, limit=LIMIT):
+    return Check("space", "key", limit, cost)
+
+
+def result(flow, reply):
+    with pytest.raises(StopIteration) as done:
+        flow.send(reply)
+    return done.value.value
+
+
+def read(effect):
+    return (type(effect).__name__, *(getattr(effect, "operation", None) or getattr(effect, "micros", None),))
+
+
+def test_a_free_place_is_taken_at_once():
+    lines, clock = Lines(), FakeClock()
+    flow = acquire(lines, wanted(), None, clock)
+    assert read(next(flow)) == ("Ask", "states")
+    assert read(flow.send((0, (0,)))) == ("Ask", "check")
+    assert result(flow, (YES,)) is YES
+    assert not lines.lines
+
+
+def test_a_refusal_is_slept_off():
+    lines, clock = Lines(), FakeClock()
+    flow = acquire(lines, wanted(), 5_000_000, clock)
+    next(flow)
+    assert read(flow.send((0, (1_000_000,)))) == ("Ask", "check")
+    assert read(flow.send((NO,))) == ("Sleep", 1_000_000)
+    assert read(flow.send(None)) == ("Ask", "check")
+    assert result(flow, (YES,)) is YES
+
+
+def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
+    lines, clock = Lines(), FakeClock()
+    ahead = lines.join("key", 1)
+    flow = acquire(lines, wanted(), 3_000_000, clock)
+    next(flow)
+    turn = flow.send((0, (0,)))
+    assert isinstance(turn, Turn)
+    assert turn.micros == 3_000_000
+    assert read(flow.send(False)) == ("Ask", "peek")
+    refused = result(flow, (NO,))
+    assert (refused.allowed, refused.retry_after) == (False, 1.0)
+    assert list(lines.lines["key"]) == [ahead]
+
+
+def test_a_turn_that_has_come_wakes_at_once():
+    lines, woken = Lines(), []
+    first, second = lines.join("key", 1), lines.join("key", 1)
+    lines.when_first(first, lambda: woken.append("first"))
+    lines.when_first(second, lambda: woken.append("second"))
+    assert woken == ["first"]
+    lines.leave(first, served=True)
+    assert woken == ["first", "second"]
+    lines.leave(second, served=True)
+    assert not lines.lines
+
+
+def test_whoever_leaves_from_the_middle_wakes_nobody():
+    lines, woken = Lines(), []
+    tickets = [lines.join("key", 1) for _ in range(3)]
+    for ticket in tickets:
+        foresee(wanted(), 0, 0, lines.ahead(ticket), ticket)
+    assert [ticket.foreseen[0] for ticket in tickets] == [0, 1_000_000, 2_000_000]
+    lines.when_first(tickets[2], lambda: woken.append(2))
+    lines.leave(tickets[1], served=False)
+    assert woken == []
+    assert [ticket.foreseen for ticket in lines.lines["key"]] == [None, None]
+    assert foresee(wanted(), 0, 0, lines.ahead(tickets[2]), tickets[2]) == 1_000_000
+
+
+def test_a_cost_ahead_that_can_never_pass_holds_up_nobody():
+    lines = Lines()
+    lines.join("key", 99)
+    ticket = lines.join("key", 1)
+    assert foresee(wanted(), 0, 0, lines.ahead(ticket), ticket) == 0
+
+
+def test_what_cannot_be_foreseen_is_tried():
+    lines, clock = Lines(), FakeClock()
+    flow = acquire(lines, wanted(), 1_000, clock)
+    next(flow)
+    assert read(flow.throw(StoreUnavailable("redis://x", "is gone"))) == ("Ask", "check")
+    assert result(flow, (NO,)) is NO  # one second is too long
+
+
+def test_a_queue_whose_turn_comes_too_late_is_left_again():
+    lines, clock = Lines(), FakeClock()
+    leaky = Limit.parse("1/second burst 9 leaky_bucket")
+    flow = acquire(lines, wanted(limit=leaky), 1_000_000, clock)
+    next(flow)
+    assert read(flow.send((0, (1_000_000,)))) == ("Ask", "check")
+    late = Decision(True, 9, 5, 0.0, 4.0, delay=3.0)  # somebody was quicker
+    back = flow.send((late,))
+    assert isinstance(back, Ask)
+    assert back.operation == "refund"
+    refused = result(flow, (late,))
+    assert (refused.allowed, refused.retry_after) == (False, 3.0)
+
+
+def test_an_exception_while_waiting_in_a_queue_gives_the_place_back():
+    lines, clock = Lines(), FakeClock()
+    flow = acquire(lines, wanted(limit=Limit.parse("1/second burst 9 leaky_bucket")), None, clock)
+    next(flow)
+    flow.send((0, (0,)))
+    assert isinstance(flow.send((Decision(True, 9, 5, 0.0, 4.0, delay=3.0),)), Sleep)
+    assert read(flow.throw(KeyboardInterrupt)) == ("Ask", "refund")
+    with pytest.raises(KeyboardInterrupt):
+        flow.send((YES,))
+
+
+def test_a_store_that_fails_is_stood_in_for():
+    flow = check((wanted(),))
+    assert read(next(flow)) == ("Ask", "check")
+    stand_in = flow.throw(StoreUnavailable("redis://x", "is gone"))
+    assert (stand_in.operation, stand_in.arguments[0]) == ("stand_in", "check")
+    verdict = result(flow, (YES,))
+    assert verdict.allowed
+    assert verdict.names == ("space",)
+
+
+def test_settling_asks_for_the_difference():
+    for actual, operation, cost in [(3, "refund", 7), (12, "take", 2), (10, "peek", 10)]:
+        effect = next(settle(wanted(10), YES, actual))
+        assert effect.operation == operation
+        assert effect.arguments[0][0].cost == cost
+
+
+def test_a_driver_passes_errors_of_the_store_into_the_flow():
+    class Broken:
+        def check(self, plan):
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        drive(check((wanted(),)), Broken(), FakeClock(), Lines())
+
+
+def test_a_refund_that_the_store_cannot_take_says_how_things_stand_here():
+    flow = settle(wanted(10), YES, 3)
+    assert read(next(flow)) == ("Ask", "refund")
+    stand_in = flow.throw(StoreUnavailable("redis://x", "is gone"))
+    assert (stand_in.operation, stand_in.arguments[0]) == ("stand_in", "peek")
+    assert result(flow, (YES,)) is YES
+
+
+def test_what_the_stand_in_took_is_given_back_to_the_stand_in():
+    class Local:
+        allowed, reason, at = True, "local: redis://x is gone", 7
+
+    effect = next(settle(wanted(10), Local, 3))
+    assert (effect.operation, effect.arguments[0]) == ("stand_in", "refund")

@@ -1,0 +1,73 @@
+"""Verdicts, and the small print of the values."""
+
+import pytest
+
+from ratekeeper import Decision, Limit, Verdict
+from ratekeeper.algorithms import unlimited
+from ratekeeper.model import UNLIMITED, Check, Several
+
+YES = Decision(True, 10, 4, 0.0, 6.0, delay=0.5)
+SOON = Decision(False, 5, 0, 2.0, 10.0)
+LATE = Decision(False, 7, 0, 30.0, 60.0)
+NEVER = Decision(False, 2, 2, None, 0.0)
+
+
+def test_a_verdict_takes_the_longest_wait_and_the_least_left():
+    verdict = Verdict(False, (YES, SOON, LATE), ("per-ip", "login", "login"))
+    assert not verdict
+    assert (verdict.retry_after, verdict.remaining, verdict.reset_after, verdict.delay) == (30.0, 0, 60.0, 0.5)
+    assert verdict.binding is LATE
+    assert verdict.rule == "login"
+    assert repr(verdict) == "Verdict(allowed=False, rule='login', retry_after=30.0, remaining=0)"
+
+
+def test_a_verdict_that_can_never_pass_has_no_wait():
+    verdict = Verdict(False, (SOON, NEVER), ("a", "b"))
+    assert verdict.retry_after is None
+    assert verdict.rule == "b"
+
+
+def test_an_allowed_verdict_is_bound_by_the_least_left():
+    tight = Decision(True, 3, 1, 0.0, 2.0)
+    verdict = Verdict(True, (YES, tight), ("a", "b"))
+    assert verdict
+    assert (verdict.binding, verdict.rule, verdict.retry_after) == (tight, "b", 0.0)
+
+
+def test_a_verdict_on_nothing_allows_everything():
+    verdict = Verdict(True, ())
+    assert (verdict.binding, verdict.rule, verdict.retry_after) == (None, None, 0.0)
+    assert (verdict.remaining, verdict.reset_after, verdict.delay) == (UNLIMITED, 0.0, 0.0)
+    with pytest.raises(AttributeError):
+        verdict.allowed = False
+
+
+def test_several_limits_are_a_value():
+    both = Several([Limit.parse("1/second"), Limit.parse("9/minute fixed_window")])
+    assert both == Several(list(both.limits))
+    assert hash(both) == hash(Several(list(both.limits)))
+    assert both != Several(both.limits[:1])
+    assert both != "1/second"
+    assert repr(both) == "Several([Limit.parse('1/second'), Limit.parse('9/minute fixed_window')])"
+
+
+def test_a_check_never_shows_whose_it_is():
+    assert repr(Check("login", "secret", Limit.parse("1/second"), 2)) == "Check('login', <key>, '1/second', cost=2)"
+
+
+def test_decisions_are_equal_by_their_answers_only():
+    assert Decision(True, 10, 4, 0.0, 6.0, delay=0.5) == YES
+    assert YES != SOON
+    assert YES != (True, 10)
+    assert len({YES, Decision(True, 10, 4, 0.0, 6.0, delay=0.5)}) == 1
+    assert YES.parts() == (YES,)
+
+
+def test_unlimited_owes_nothing():
+    limit = Limit.parse("unlimited")
+    assert unlimited.debt(0, 5, limit) == unlimited.reset_after(0, 5, limit) == 0
+    assert unlimited.retry_after(0, 5, limit, 10**12) == 0
+
+
+def test_a_limit_is_like_no_other_thing():
+    assert Limit.parse("1/second") != "1/second"
