@@ -67,6 +67,7 @@ class Identity:
         self.key_sources = [self.raw_source(source) for source in api_key]
         self.tier_sources = [self.tier_source(source) for source in tier_from]
         self.tier_default = tier_default
+        self.sources = frozenset([*user, *tier_from])
 
     def source(self, source: str) -> Part:
         """What reads ``source``: text that may be shown nowhere, or None where it is missing."""

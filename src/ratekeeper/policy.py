@@ -63,6 +63,7 @@ class Program:
         self.everything = self.select(self.requests.always) if self.requests.plain else None
         self.preflights_count = settings.response.count_preflights
         self.delays = any(is_leaky(limit) for rule in settings.rules for limit in rule.limits.values())
+        self.sources = sources_of(settings)
 
     def counter(self, rule: Rule) -> Counter:
         is_local = rule.scope == "instance"
@@ -271,6 +272,14 @@ def refused_delay(own: Asked) -> Decision:
     return Decision(False, decision.limit, 0, after, decision.reset_after, 0.0)
 
 
+def sources_of(settings: Settings) -> frozenset[str]:
+    """What the rules look at; a function may look at anything, and is named ``function``."""
+    found = [source for rule in settings.rules for source in rule.by]
+    found += [source for rule in settings.rules if (source := rule.cost.function) is not None]
+    named = [source if isinstance(source, str) else "function" for source in [*found, *settings.identity.sources]]
+    return frozenset(["function" if source.startswith("function:") else source for source in named])
+
+
 NOBODY = Selection(())
 
 
@@ -288,18 +297,22 @@ class Policy:
         store: str | Store | None = None,
         clock: Clock | None = None,
         sinks: tuple[Sink, ...] | list[Sink] = (),
+        host: Policy | None = None,
     ) -> None:
         self.path: Path | None = None
+        self.host = host  # whose stores these rules count on
         self.functions: Functions = {}
-        self.given_store = store
+        self.given_store = store if host is None else host.store
         self.given_clock = clock
         self.sinks: tuple[Sink, ...] = tuple(sinks)
         self.lines = Lines()
         self.watcher: Any = None
         self.opened: Store | None = None  # for an event loop
         self.store_url = settings.store
-        self.store = self.open(settings.store)
+        self.store: Store = self.open(settings.store)
         self.instance: Store = self.store if not self.store.blocking else MemoryStore(clock=clock)
+        if host is not None:
+            self.instance = host.instance
         self.clock = self.store.clock
         self.install(Program(settings, self.store, self.instance))
 
@@ -358,6 +371,8 @@ class Policy:
         """The store for an event loop: the same one, unless it is elsewhere; then opened when first asked for."""
         if not self.store.blocking:
             return self.store
+        if self.host is not None:
+            return self.host.async_store
         if self.opened is None:
             self.opened = self.open(self.store_url, asynchronous=True)
         return self.opened
@@ -371,6 +386,14 @@ class Policy:
     def warnings(self) -> tuple[str, ...]:
         """What is allowed and probably not meant."""
         return self.program.settings.warnings
+
+    def beside(self, settings: Settings) -> Policy:
+        """Other rules on the stores of this policy, told to its sinks."""
+        return Policy(settings, sinks=self.sinks, host=self)
+
+    def asks(self, source: str) -> bool:
+        """Whether a rule may look at ``source``, such as ``route`` or ``app:user``, so that it must be found out."""
+        return source in self.program.sources or "function" in self.program.sources
 
     def check(self, request: Request) -> PolicyVerdict:
         """Decide a request and take what it costs; a refusal takes nothing."""
