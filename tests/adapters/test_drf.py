@@ -1,0 +1,159 @@
+"""The REST framework throttle, through its views and Django's test client."""
+
+import pytest
+from django.test import Client, override_settings
+from django.urls import path
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from ratekeeper import InvalidInput, Policy
+from ratekeeper.testing import FakeClock
+from tests.adapters.cases import HERE, THERE, rules
+from tests.adapters.django_site import OURS, user_of
+from tests.adapters.test_django import site
+
+from ratekeeper.adapters.drf import RateLimitThrottle, limits  # isort: skip - settings come first
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    limits.clear()
+
+
+class Named(BaseAuthentication):
+    def authenticate(self, request):
+        user = user_of(request)
+        return (user, None) if user.is_authenticated else None
+
+
+def view(*throttles, scope=None):
+    class Answer(APIView):
+        authentication_classes = (Named,)
+        throttle_classes = throttles
+        throttle_scope = scope
+
+        def get(self, request, **_):
+            return Response({"ok": True})
+
+    return Answer.as_view()
+
+
+def throttle(**attributes):
+    return type("Own", (RateLimitThrottle,), attributes)
+
+
+def empty(**settings):
+    return Policy.parse({**settings, "rules": []}, clock=FakeClock(1000.0))
+
+
+def get(where="/", peer=HERE, **headers):
+    return Client(REMOTE_ADDR=peer).get(where, headers=headers)
+
+
+def statuses(*users, where="/", **more):
+    return [get(where, **({"X-User": user} if user else {}), **more).status_code for user in users]
+
+
+def test_users_are_counted_by_name_and_others_by_address_in_all_views():
+    own = throttle(limit="1/minute")
+    with site(empty(), path("a/<int:n>", view(own)), path("b", view(own))):
+        assert statuses("ann", where="/a/1") == [200]
+        assert statuses("ann", "bob", where="/b") == [429, 200]
+        assert statuses("", "", where="/a/2") == [200, 429]
+        assert statuses("", where="/b", peer=THERE) == [200]
+
+
+def test_a_refusal_is_rest_frameworks_own_with_an_exact_wait():
+    with site(empty(), path("", view(throttle(limit="2/minute")))):
+        first, _, refused = get(), get(), get()
+        assert (first["x-ratelimit-remaining"], first["ratelimit"].split(";")[1]) == ("1", "r=1")
+        assert refused.status_code == 429
+        assert refused["retry-after"] == "30"
+        assert refused.json() == {"detail": "Request was throttled. Expected available in 30 seconds."}
+        assert (refused["x-ratelimit-remaining"], refused["cache-control"]) == ("0", "no-store")
+
+
+def test_without_the_middleware_there_is_still_a_retry_after():
+    with site(empty(), path("", view(throttle(limit="1/minute"))), middleware=[]):
+        assert get().status_code == 200
+        assert get()["retry-after"] == "60"
+
+
+def test_rates_of_scopes():
+    with site(empty(), path("a", view(throttle(scope="burst"))), path("b", view(RateLimitThrottle, scope="burst"))):
+        assert statuses("", "", "", where="/a") == [200, 200, 429]
+        assert statuses("", "", "", where="/b") == [429] * 3  # one scope, one counter
+    with site(empty(), path("", view(RateLimitThrottle, scope="none")), path("x", view(RateLimitThrottle))):
+        assert statuses(*[""] * 5) == [200] * 5
+        assert statuses(*[""] * 5, where="/x") == [200] * 5
+
+
+def test_an_unknown_scope_says_so():
+    message = "Own: expected DEFAULT_THROTTLE_RATES to name the scope 'bursts', got .*burst.* Did you mean 'burst'?"
+    with site(empty(), path("", view(throttle(scope="bursts")))), pytest.raises(InvalidInput, match=message):
+        get()
+
+
+def test_several_hold_together():
+    policy = empty()
+    wide, narrow = throttle(limit="5/hour", scope="wide"), throttle(limit="1/minute", scope="narrow")
+    with site(policy, path("", view(wide, narrow)), path("x", view(wide))):
+        answers = [get() for _ in range(9)]
+        assert [answer.status_code for answer in answers] == [200] + [429] * 8
+        assert answers[0]["ratelimit-policy"] == '"wide";q=5;w=3600, "narrow";q=1;w=60'
+        assert answers[1]["retry-after"] == "60"
+        assert get("/x")["x-ratelimit-remaining"] == "3"  # eight refusals took nothing from the wide one
+    limits.clear()
+    with site(empty(), path("", view(narrow, wide)), path("x", view(wide))):  # nor where the narrow one is asked first
+        assert [get().status_code for _ in range(3)] == [200, 429, 429]
+        assert get("/x")["x-ratelimit-remaining"] == "3"
+
+
+def test_subject_and_cost_are_methods():
+    class Tenant(RateLimitThrottle):
+        limit = "4/minute"
+
+        def subject(self, request, view):
+            return request.headers.get("X-Tenant")
+
+        def cost_of(self, request, view):
+            return int(request.query_params.get("n", 1))
+
+    with site(empty(), path("", view(Tenant))):
+        sent = [get("/?n=3", **{"X-Tenant": tenant}).status_code for tenant in "aab"]
+        assert sent == [200, 429, 200]
+        assert get("/?n=0", **{"X-Tenant": "c"}).status_code == 400
+
+
+def test_by_a_source_behind_a_proxy():
+    with site(empty(trusted_proxies=["203.0.113.0/24"]), path("", view(throttle(limit="1/minute", by="ip")))):
+        clients = ["192.0.2.1", "192.0.2.1", "192.0.2.2"]
+        assert [get(**{"X-Forwarded-For": own}).status_code for own in clients] == [200, 429, 200]
+
+
+def test_words_of_a_rule():
+    own = throttle(limit="1/minute", words={"allow_from": ["198.51.100.0/24"], "message": "Not here."})
+    with site(empty(), path("", view(own))):
+        answer = get()
+        assert (answer.status_code, answer.json(), "retry-after" in answer) == (403, {"detail": "Not here."}, False)
+        assert statuses("", peer=THERE) == [200]
+
+
+def test_the_middleware_and_a_throttle_are_told_as_one():
+    policy = Policy.parse(rules({"limit": "9/minute"}))
+    with site(policy, path("", view(throttle(limit="2/minute", scope="own"))), middleware=[OURS]):
+        assert get()["ratelimit-policy"] == '"rule-0";q=9;w=60, "own";q=2;w=60'
+
+
+def test_facts_of_the_settings_reach_rules_of_tiers():
+    tiers = {"tiers": {"from": "app:tier", "default": "free"}, "rules": []}
+    own = throttle(limit={"free": "1/minute", "paid": "2/minute"}, words={"settings": tiers})
+    with (
+        site(None, path("", view(own))),
+        override_settings(
+            RATEKEEPER={"POLICY": None, "FACTS": lambda request: {"tier": request.headers.get("X-Tier")}}
+        ),
+    ):
+        assert [get(**{"X-Tier": "paid", "X-User": "a"}).status_code for _ in range(3)] == [200, 200, 429]
+        assert [get(**{"X-User": "b"}).status_code for _ in range(2)] == [200, 429]
