@@ -29,6 +29,7 @@ FLOORS = [
     {"policy"},
     {"adapters", "sinks"},
     {"testing", "__init__"},
+    {"outbound"},
     {"demo", "lab"},
 ]
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}

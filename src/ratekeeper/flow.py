@@ -16,13 +16,14 @@ from ratekeeper.units import SECOND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Hashable
     from typing import Any, TypeVar
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Plan, State
+    from ratekeeper.model import Limit, Plan, Several, State
 
     T = TypeVar("T")
+    Line = Hashable  # what stands in one line: the key of a check, or all keys of a plan
     Effect = "Ask | Sleep | Turn"
     Flow = Generator[Any, Any, T]
 
@@ -57,35 +58,46 @@ class Turn:
 
 
 class Ticket:
-    """A place in a line.  ``foreseen`` is the instant its turn will come, and the state it will leave."""
+    """A place in a line.  ``foreseen`` is the instant its turn will come, and the states it will leave."""
 
-    __slots__ = ("cost", "foreseen", "key", "wake")
+    __slots__ = ("costs", "foreseen", "line", "priority", "wake")
 
-    def __init__(self, key: str | bytes, cost: int) -> None:
-        self.key = key
-        self.cost = cost
-        self.foreseen: tuple[int, State] | None = None
+    def __init__(self, line: Line, costs: tuple[int, ...], priority: int) -> None:
+        self.line = line
+        self.costs = costs
+        self.priority = priority
+        self.foreseen: tuple[int, tuple[State, ...]] | None = None
         self.wake: Callable[[], object] | None = None
 
 
 class Lines:
-    """Who waits for which key, in the order they came."""
+    """Who waits for what: by priority, then in the order they came."""
 
     def __init__(self) -> None:
-        self.lines: dict[str | bytes, deque[Ticket]] = {}
+        self.lines: dict[Line, deque[Ticket]] = {}
         self.lock = allocate_lock()
 
-    def join(self, key: str | bytes, cost: int) -> Ticket:
-        ticket = Ticket(key, cost)
+    def join(self, line: Line, costs: tuple[int, ...], priority: int = 0) -> Ticket:
+        """Stand behind all of this priority or a higher one; whoever is first is being served, and stays first."""
+        ticket = Ticket(line, costs, priority)
         with self.lock:
-            self.lines.setdefault(key, deque()).append(ticket)
+            waiting = self.lines.setdefault(line, deque())
+            if len(waiting) < 2 or waiting[-1].priority >= priority:
+                waiting.append(ticket)
+                return ticket
+            place = 1
+            while waiting[place].priority >= priority:
+                place += 1
+            waiting.insert(place, ticket)
+            for overtaken in range(place + 1, len(waiting)):
+                waiting[overtaken].foreseen = None
         return ticket
 
     def ahead(self, ticket: Ticket) -> list[Ticket]:
         """Those before ``ticket``, from the last whose turn is foreseen: it stands for all before it."""
         with self.lock:
             found: list[Ticket] = []
-            for other in self.lines[ticket.key]:
+            for other in self.lines[ticket.line]:
                 if other is ticket:
                     break
                 if other.foreseen is not None:
@@ -96,52 +108,63 @@ class Lines:
     def when_first(self, ticket: Ticket, wake: Callable[[], object]) -> None:
         """Call ``wake`` once ``ticket`` is first; at once if it is."""
         with self.lock:
-            if self.lines[ticket.key][0] is not ticket:
+            if self.lines[ticket.line][0] is not ticket:
                 ticket.wake = wake
                 return
         wake()
 
     def is_first(self, ticket: Ticket) -> bool:
         with self.lock:
-            return self.lines[ticket.key][0] is ticket
+            return self.lines[ticket.line][0] is ticket
 
     def leave(self, ticket: Ticket, served: bool) -> None:
         """Give the place up, wherever in the line it is; whoever is first then is woken."""
         with self.lock:
-            line = self.lines[ticket.key]
+            line = self.lines[ticket.line]
             if not served:  # everybody behind comes earlier than was foreseen
                 for other in line:
                     other.foreseen = None
             was_first = line[0] is ticket
             line.remove(ticket)
             if not line:
-                del self.lines[ticket.key]
+                del self.lines[ticket.line]
                 return
             wake = line[0].wake if was_first else None
         if wake is not None:
             wake()
 
 
-def foresee(check: Check, state: State, now: int, ahead: list[Ticket], ticket: Ticket) -> int | None:
+def foresee(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Ticket], ticket: Ticket) -> int | None:
     """Microseconds until the turn of ``ticket``, everybody ahead served as soon as can be; None: never."""
-    limit, rule = check.limit, check.limit.rule
-    if rule.retry_after(state, now, limit, ticket.cost) is None:
+    limits = [check.limit for check in plan]
+    if None in waits(limits, states, now, ticket.costs):
         return None
     instant = now
     for other in [*ahead, ticket]:
         if other.foreseen is not None:
-            instant, state = max(now, other.foreseen[0]), other.foreseen[1]
+            instant, states = max(now, other.foreseen[0]), other.foreseen[1]
             continue
         while True:
-            state, allowed = rule.decide(state, instant, limit, other.cost)
-            if allowed:
+            answers = [
+                limit.rule.decide(state, instant, limit, cost)
+                for limit, state, cost in zip(limits, states, other.costs, strict=True)
+            ]
+            if all(allowed for _, allowed in answers):
+                states = tuple([state for state, _ in answers])
                 break
-            wait = rule.retry_after(state, instant, limit, other.cost)
-            if wait is None:  # leaves the line as soon as it is looked at
+            # Refused: a state that had to be mended stays mended.
+            states = tuple([old if fits else new for old, (new, fits) in zip(states, answers, strict=True)])
+            times = waits(limits, states, instant, other.costs)
+            if None in times:  # leaves the line as soon as it is looked at
                 break
-            instant += wait
-    ticket.foreseen = instant, state
-    turn: int = rule.delay(state, instant, limit, ticket.cost)
+            instant += max([time for time in times if time is not None])
+    ticket.foreseen = instant, states
+    turn: int = max(
+        [
+            limit.rule.delay(state, instant, limit, cost)
+            for limit, state, cost in zip(limits, states, ticket.costs, strict=True)
+        ]
+    )
     return instant - now + turn
 
 
@@ -162,6 +185,16 @@ def give_back(plan: Plan, decision: Decision) -> Flow[Any]:
     return (yield from ask("refund", plan, decision.at))
 
 
+def waits(
+    limits: list[Limit | Several], states: tuple[State, ...], now: int, costs: tuple[int, ...]
+) -> list[int | None]:
+    """How long each limit alone would let its cost wait."""
+    return [
+        limit.rule.retry_after(state, now, limit, cost)
+        for limit, state, cost in zip(limits, states, costs, strict=True)
+    ]
+
+
 def check(plan: Plan) -> Flow[Verdict]:
     """Decide a plan, all or nothing."""
     decisions = yield from ask("check", plan)
@@ -175,39 +208,48 @@ def verdict_of(plan: Plan, decisions: tuple[Decision, ...], reason: str = "") ->
     return Verdict(allowed, tuple([part for _, part in parts]), tuple([name for name, _ in parts]), reason)
 
 
-def acquire(lines: Lines, check: Check, patience: int | None, clock: Clock) -> Flow[Decision]:
-    """Wait for one's turn, first come first served for each key; refused at once if it would come too late.
+def acquire(lines: Lines, check: Check, patience: int | None, clock: Clock, priority: int = 0) -> Flow[Decision]:
+    """Wait for one's turn on one check: see ``acquire_plan``."""
+    (decision,) = yield from acquire_plan(lines, check.key, (check,), patience, clock, priority)
+    return decision
+
+
+def acquire_plan(
+    lines: Lines, line: Line, plan: Plan, patience: int | None, clock: Clock, priority: int = 0
+) -> Flow[tuple[Decision, ...]]:
+    """Wait for one's turn, first come first served in each line; refused at once if it would come too late.
 
     Whoever gives up or is cancelled leaves the line and, if it had been admitted to a queue, gives that back.
     """
-    plan = (check,)
     began = clock.nanos() // 1000
-    ticket = lines.join(check.key, check.cost)
+    ticket = lines.join(line, tuple([check.cost for check in plan]), priority)
     served = False
     try:
         wait: int | None = 0
         try:
-            now, (state,) = yield Ask("states", plan)
+            now, states = yield Ask("states", plan)
         except StoreUnavailable:
             pass  # nothing can be foreseen: wait in line, and see
         else:
-            wait = foresee(check, state, now, lines.ahead(ticket), ticket)
+            wait = foresee(plan, states, now, lines.ahead(ticket), ticket)
         if wait is None or (patience is not None and wait > patience):
-            (decision,) = yield from ask("peek", plan)
-            return postponed(decision, wait)
+            decisions = yield from ask("peek", plan)
+            return postponed(decisions, wait)
         if not lines.is_first(ticket) and not (yield Turn(ticket, patience)):
-            (decision,) = yield from ask("peek", plan)
-            return postponed(decision, 0)
+            decisions = yield from ask("peek", plan)
+            return postponed(decisions, 0)
         while True:
-            (decision,) = yield from ask("check", plan)
+            decisions = yield from ask("check", plan)
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
-            wait = micros(decision.delay if decision.allowed else decision.retry_after)
-            if wait is None or (left is not None and wait > left) or decision.reason.startswith("deny"):
-                if decision.allowed:  # admitted to a queue, but its turn comes too late
-                    yield from give_back(plan, decision)
-                    return postponed(decision, wait)
-                return decision
-            if decision.allowed:
+            allowed = all(decisions)
+            wait = longest([one.delay if allowed else one.retry_after for one in decisions])
+            is_denied = any([one.reason.startswith("deny") for one in decisions])
+            if wait is None or (left is not None and wait > left) or is_denied:
+                if allowed:  # admitted to a queue, but its turn comes too late
+                    yield from give_back(plan, decisions[0])
+                    return postponed(decisions, wait)
+                return decisions
+            if allowed:
                 served = True
                 break
             yield Sleep(wait)
@@ -217,20 +259,29 @@ def acquire(lines: Lines, check: Check, patience: int | None, clock: Clock) -> F
         try:
             yield Sleep(wait)
         except BaseException:
-            yield from give_back(plan, decision)
+            yield from give_back(plan, decisions[0])
             raise
-        return Decision(True, decision.limit, decision.remaining, 0.0, decision.reset_after, 0.0)
-    return decision
+        return tuple([Decision(True, one.limit, one.remaining, 0.0, one.reset_after, 0.0) for one in decisions])
+    return decisions
 
 
-def postponed(decision: Decision, wait: int | None) -> Decision:
-    """A refusal, because the turn comes in ``wait`` microseconds and nobody waits that long."""
-    told = None if wait is None else max(wait / SECOND, decision.retry_after or 0.0)
-    return Decision(False, decision.limit, decision.remaining, told, decision.reset_after, 0.0)
+def postponed(decisions: tuple[Decision, ...], wait: int | None) -> tuple[Decision, ...]:
+    """Refusals, because the turn comes in ``wait`` microseconds and nobody waits that long."""
+    found = []
+    for one in decisions:
+        told = None if wait is None else max(wait / SECOND, one.retry_after or 0.0)
+        found.append(Decision(False, one.limit, one.remaining, told, one.reset_after, 0.0))
+    return tuple(found)
 
 
-def micros(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * SECOND)
+def longest(seconds: list[float | None]) -> int | None:
+    """The longest wait in microseconds; None if one of them never ends."""
+    found = 0
+    for one in seconds:
+        if one is None:
+            return None
+        found = max(found, round(one * SECOND))
+    return found
 
 
 def settle(check: Check, reserved: Decision, actual: int) -> Flow[Decision]:

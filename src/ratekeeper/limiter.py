@@ -150,9 +150,12 @@ class Limiter(Front):
         """Say what ``check`` would, and take nothing."""
         return self.ask("peek", self.plan(key, cost))
 
-    def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:
-        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds."""
-        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock)
+    def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Decision:
+        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds.
+
+        A higher ``priority`` goes before a lower one, except before whoever is already first in line.
+        """
+        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock, priority)
         return drive(flow, self.store, self.clock, self.lines)
 
     def reserve(self, key: Key, cost: int = 1) -> Reservation:
@@ -236,9 +239,12 @@ class AsyncLimiter(Front):
         """Say what ``check`` would, and take nothing."""
         return await self.ask("peek", self.plan(key, cost))
 
-    async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None) -> Decision:
-        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds."""
-        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock)
+    async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Decision:
+        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds.
+
+        A higher ``priority`` goes before a lower one, except before whoever is already first in line.
+        """
+        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock, priority)
         return await adrive(flow, self.store, self.clock, self.lines)
 
     def reserve(self, key: Key, cost: int = 1) -> AsyncReservation:

@@ -1,0 +1,12 @@
+"""The other side of the wire: calls that leave at a pace, retries that listen, budgets for what is known afterwards.
+
+``ratekeeper.outbound.httpx``, ``.requests`` and ``.aiohttp`` are for those clients; ``pace`` is for anything.
+"""
+
+from __future__ import annotations
+
+from ratekeeper.outbound.delivery import TooLate
+from ratekeeper.outbound.pace import Pace, pace
+from ratekeeper.outbound.retry import Retry
+
+__all__ = ["Pace", "Retry", "TooLate", "pace"]

@@ -1,0 +1,104 @@
+"""A middleware for aiohttp's client that paces, waits and sends again.
+
+``aiohttp.ClientSession(middlewares=[PacedMiddleware(limit="10/second")])``; needs aiohttp 3.12 or newer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from ratekeeper.drive import adrive
+from ratekeeper.errors import InvalidInput
+from ratekeeper.outbound.delivery import Lost, Reply, TooLate, Wire, deliver
+from ratekeeper.outbound.transport import Office
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.model import Decision
+    from ratekeeper.outbound.retry import Retry
+    from ratekeeper.outbound.route import Limits
+    from ratekeeper.stores import Store
+    from ratekeeper.units import Seconds
+
+    Request = aiohttp.ClientRequest
+    Handler = Callable[[Request], Awaitable[aiohttp.ClientResponse]]
+
+REPLAYABLE = ("BytesPayload", "StringPayload", "JsonPayload")
+
+
+class PacingTimeout(TooLate, aiohttp.ServerTimeoutError):
+    """The turn of a request comes too late: a TooLate that aiohttp code knows as a timeout too."""
+
+    def __init__(self, decision: Decision, name: str) -> None:
+        TooLate.__init__(self, decision, name)
+
+
+class PacedMiddleware:
+    """Sends when it is a request's turn, waits as told, and sends again where that is right.
+
+    The arguments are those of ``ratekeeper.outbound.httpx.AsyncPacedTransport``, without ``inner``.
+    """
+
+    def __init__(
+        self,
+        limit: Limits | Mapping[str, Limits] | Callable[[Request], Limits | None] | None = None,
+        key: Callable[[Request], Any] | None = None,
+        max_wait: Seconds | None = 30.0,
+        max_retries: int = 3,
+        store: str | Store = "memory://",
+        *,
+        priority: int = 0,
+        retry: Retry | None = None,
+        name: str = "outbound",
+        clock: Clock | None = None,
+    ) -> None:
+        if not hasattr(aiohttp, "ClientHandlerType"):
+            raise InvalidInput(
+                f"aiohttp: expected 3.12 or newer, which has client middlewares, got {aiohttp.__version__}."
+            )
+        self.options = {"priority": priority}
+        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+
+    async def __call__(self, request: Request, handler: Handler) -> aiohttp.ClientResponse:
+        async def send() -> Reply:
+            try:
+                response = await handler(request)
+            except aiohttp.ClientConnectorError as error:
+                raise Lost(error, was_sent=False) from error
+            except aiohttp.ClientConnectionError as error:
+                raise Lost(error, was_sent=True) from error
+            return Reply(response, response.status, response.headers.items())
+
+        url = request.url
+        errand = self.office.errand(
+            request,
+            request.method,
+            url.scheme,
+            url.host or "",
+            url.port,
+            url.path,
+            has_key="idempotency-key" in request.headers,
+            is_replayable=is_replayable(request.body),
+            options=self.options,
+        )
+        traffic = self.office.traffic
+        wire: Any = Wire(traffic.store, send, lambda response: response.release())
+        try:
+            return await adrive(deliver(traffic, errand), wire, traffic.clock, traffic.lines)
+        except TooLate as error:
+            raise PacingTimeout(error.decision, error.name) from None
+
+    async def close(self) -> None:
+        """Let go of the store, if this middleware opened it."""
+        if self.office.owned is not None:
+            closing = self.office.owned.close()
+            if closing is not None:
+                await closing
+
+
+def is_replayable(body: Any) -> bool:
+    return isinstance(body, (bytes, bytearray)) or type(body).__name__ in REPLAYABLE

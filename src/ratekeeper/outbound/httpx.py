@@ -1,0 +1,168 @@
+"""Transports for httpx that pace, wait and send again: ``httpx.Client(transport=PacedTransport(limit="10/second"))``.
+
+One request may say more: ``client.get(url, extensions={"ratekeeper": {"priority": 5, "max_wait": 2.0}})``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from ratekeeper.drive import adrive, drive
+from ratekeeper.outbound.delivery import Lost, Reply, TooLate, Wire, deliver
+from ratekeeper.outbound.transport import Office
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.model import Decision
+    from ratekeeper.outbound.delivery import Errand
+    from ratekeeper.outbound.retry import Retry
+    from ratekeeper.outbound.route import Limits
+    from ratekeeper.stores import Store
+    from ratekeeper.units import Seconds
+
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class PacingTimeout(TooLate, httpx.TimeoutException):
+    """The turn of a request comes too late: a TooLate that httpx code knows as a timeout too."""
+
+    def __init__(self, decision: Decision, name: str, request: httpx.Request) -> None:
+        TooLate.__init__(self, decision, name)
+        self._request = request
+
+
+class PacedTransport(httpx.BaseTransport):
+    """Sends through ``inner`` when it is a request's turn, waits as told, and sends again where that is right.
+
+    ``limit`` is a limit, a mapping from hosts and paths to limits, or a function of the request; None only listens to
+    the server.  ``key`` is a function of the request that says who is counted, by default its host.  A request waits
+    at most ``max_wait`` seconds in all; a wait that would be longer raises PacingTimeout, or returns the refusal.
+    """
+
+    def __init__(
+        self,
+        inner: httpx.BaseTransport | None = None,
+        limit: Limits | Mapping[str, Limits] | Callable[[httpx.Request], Limits | None] | None = None,
+        key: Callable[[httpx.Request], Any] | None = None,
+        max_wait: Seconds | None = 30.0,
+        max_retries: int = 3,
+        store: str | Store = "memory://",
+        *,
+        retry: Retry | None = None,
+        name: str = "outbound",
+        clock: Clock | None = None,
+    ) -> None:
+        self.inner = httpx.HTTPTransport() if inner is None else inner
+        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        def send() -> Reply:
+            try:
+                return reply_of(self.inner.handle_request(request))
+            except httpx.TransportError as error:
+                raise Lost(error, not isinstance(error, NOT_SENT)) from error
+
+        traffic = self.office.traffic
+        wire: Any = Wire(traffic.store, send, lambda response: response.close())
+        flow = deliver(traffic, errand_of(self.office, request))
+        try:
+            return drive(flow, wire, traffic.clock, traffic.lines)
+        except TooLate as error:
+            raise PacingTimeout(error.decision, error.name, request) from None
+
+    def close(self) -> None:
+        self.inner.close()
+        if self.office.owned is not None:
+            self.office.owned.close()
+
+    def __enter__(self) -> PacedTransport:
+        self.inner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        self.close()
+
+
+class AsyncPacedTransport(httpx.AsyncBaseTransport):
+    """PacedTransport for ``httpx.AsyncClient``."""
+
+    def __init__(
+        self,
+        inner: httpx.AsyncBaseTransport | None = None,
+        limit: Limits | Mapping[str, Limits] | Callable[[httpx.Request], Limits | None] | None = None,
+        key: Callable[[httpx.Request], Any] | None = None,
+        max_wait: Seconds | None = 30.0,
+        max_retries: int = 3,
+        store: str | Store = "memory://",
+        *,
+        retry: Retry | None = None,
+        name: str = "outbound",
+        clock: Clock | None = None,
+    ) -> None:
+        self.inner = httpx.AsyncHTTPTransport() if inner is None else inner
+        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def send() -> Reply:
+            try:
+                return reply_of(await self.inner.handle_async_request(request))
+            except httpx.TransportError as error:
+                raise Lost(error, not isinstance(error, NOT_SENT)) from error
+
+        traffic = self.office.traffic
+        wire: Any = Wire(traffic.store, send, lambda response: response.aclose())
+        flow = deliver(traffic, errand_of(self.office, request))
+        try:
+            return await adrive(flow, wire, traffic.clock, traffic.lines)
+        except TooLate as error:
+            raise PacingTimeout(error.decision, error.name, request) from None
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+        if self.office.owned is not None:
+            closing = self.office.owned.close()
+            if closing is not None:
+                await closing
+
+    async def __aenter__(self) -> AsyncPacedTransport:
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+
+def errand_of(office: Office, request: httpx.Request) -> Errand:
+    url = request.url
+    return office.errand(
+        request,
+        request.method,
+        url.scheme,
+        url.host,
+        url.port,
+        url.path,
+        has_key="idempotency-key" in request.headers,
+        # An iterator or a file is gone once it was sent; bytes are not.
+        is_replayable=isinstance(request.stream, httpx.ByteStream),
+        options=request.extensions.get("ratekeeper", {}),
+    )
+
+
+def reply_of(response: httpx.Response) -> Reply:
+    is_cached = bool(response.extensions.get("from_cache") or response.extensions.get("hishel_from_cache"))
+    return Reply(response, response.status_code, response.headers.multi_items(), is_cached)

@@ -1,0 +1,401 @@
+"""Pacing and retrying through httpx, with time in the test's hand; the server is a function."""
+
+import asyncio
+import random
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratekeeper import Limiter, LimitExceeded
+from ratekeeper.errors import InvalidInput
+from ratekeeper.outbound import Retry, TooLate
+from ratekeeper.outbound.holds import Holds
+from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport, PacingTimeout
+from ratekeeper.stores.memory import MemoryStore
+from ratekeeper.stores.redis import RedisStore
+from ratekeeper.testing import FakeClock
+from tests.servers import free_port
+
+URL = "https://api.example.com/v1/things"
+STEADY = Retry(first=0.0)  # no jitter: exact times
+
+
+class Server:
+    """Answers as a list of (status, headers) says, then 200; remembers when what came."""
+
+    def __init__(self, clock, *answers):
+        self.clock = clock
+        self.answers = list(answers)
+        self.came = []
+
+    def __call__(self, request):
+        self.came.append((round(self.clock.now, 6), request.url.path))
+        answer = self.answers.pop(0) if self.answers else (200, {})
+        if isinstance(answer, Exception):
+            raise answer
+        status, headers = answer
+        return httpx.Response(status, headers=headers, text="x")
+
+    @property
+    def times(self):
+        return [when for when, _ in self.came]
+
+
+def client(server, clock, **options):
+    options.setdefault("retry", STEADY)
+    return httpx.Client(transport=PacedTransport(httpx.MockTransport(server), clock=clock, **options))
+
+
+def test_requests_leave_at_a_pace():
+    clock = FakeClock()
+    server = Server(clock)
+    with client(server, clock, limit="2/second") as session:
+        for _ in range(4):
+            session.get(URL)
+        session.get("https://other.example.com/")
+    assert server.times == [0.0, 0.5, 1.0, 1.5, 1.5]  # another host has a pace of its own
+
+
+def test_hosts_and_routes_have_paces_of_their_own():
+    clock = FakeClock()
+    server = Server(clock)
+    limits = {"api.example.com": "10/second", "api.example.com/search": "1/second"}
+    with client(server, clock, limit=limits) as session:
+        for path in ("/search", "/search/deep", "/searching", "/"):
+            session.get(f"https://API.example.com{path}")
+        session.get("https://other.example.com/search")
+    assert server.times == [0.0, 1.0, 1.1, 1.2, 1.2]
+
+
+def test_a_key_says_who_is_counted():
+    clock = FakeClock()
+    server = Server(clock)
+    with client(server, clock, limit="1/second", key=lambda request: request.headers["x-tenant"]) as session:
+        for tenant in ("a", "b", "a", "b"):
+            session.get(URL, headers={"x-tenant": tenant})
+        session.get(URL, headers={"x-tenant": "a"}, extensions={"ratekeeper": {"key": ("tenant", 3)}})
+    assert server.times == [0.0, 0.0, 1.0, 1.0, 1.0]
+
+
+def test_a_function_may_choose_the_limit():
+    clock = FakeClock()
+    server = Server(clock)
+    choose = {"GET": None, "POST": "1/second"}.get
+    with client(server, clock, limit=lambda request: choose(request.method)) as session:
+        for method in ("POST", "GET", "GET", "POST"):
+            session.request(method, URL)
+    assert server.times == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_a_wait_that_is_too_long_is_not_begun():
+    clock = FakeClock()
+    server = Server(clock)
+    with client(server, clock, limit="1/minute", max_wait=30) as session:
+        session.get(URL)
+        with pytest.raises(PacingTimeout) as caught:
+            session.get(URL)
+        for kind in (TooLate, LimitExceeded, httpx.TimeoutException):
+            assert isinstance(caught.value, kind)
+        assert caught.value.retry_after == 60.0
+        assert str(caught.value) == (
+            "api.example.com: expected a turn in time, but it comes in 60 s. Raise max_wait, or send less."
+        )
+        assert caught.value.request.url == URL
+        assert clock.now == 0.0
+        session.get(URL, extensions={"ratekeeper": {"max_wait": 60}})
+    assert server.times == [0.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "times"),
+    [
+        ((429, {"retry-after": "7"}), [0.0, 7.0]),
+        ((429, {}), [0.0, 0.0]),
+        ((403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "9"}), [0.0, 9.0]),
+        ((403, {"retry-after": "2"}), [0.0, 2.0]),
+        ((403, {}), [0.0]),
+        ((503, {"retry-after": "3"}), [0.0, 3.0]),
+        ((503, {}), [0.0, 0.0]),
+        ((500, {"retry-after": "3"}), [0.0]),
+        ((404, {}), [0.0]),
+        ((429, {"retry-after": "31"}), [0.0]),  # longer than anybody waits
+        ((429, {"retry-after": "9" * 40}), [0.0]),
+        ((429, {"retry-after": "-1"}), [0.0, 0.0]),
+        ((429, {"retry-after": "7", "age": "5"}), [0.0, 0.0]),  # out of a cache
+        (httpx.ConnectError("refused"), [0.0, 0.0]),
+        (httpx.ReadTimeout("slow"), [0.0, 0.0]),
+    ],
+)
+def test_what_is_sent_again_and_when(answer, times):
+    clock = FakeClock()
+    server = Server(clock, answer)
+    with client(server, clock) as session:
+        response = session.get(URL)
+    assert server.times == times
+    assert response.status_code == (200 if len(times) == 2 else answer[0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "plain", "with_key"),
+    [
+        ((429, {"retry-after": "7"}), 2, 2),  # what was refused was not done
+        ((503, {"retry-after": "7"}), 1, 2),
+        ((502, {}), 1, 2),
+        (httpx.ConnectError("refused"), 2, 2),
+        (httpx.ReadError("reset"), 1, 2),
+    ],
+)
+def test_what_may_have_been_done_is_done_again_only_if_that_is_the_same(answer, plain, with_key):
+    for headers, count in (({}, plain), ({"idempotency-key": "k1"}, with_key)):
+        clock = FakeClock()
+        server = Server(clock, answer)
+        with client(server, clock) as session:
+            if isinstance(answer, Exception) and count == 1:
+                with pytest.raises(type(answer)):
+                    session.post(URL, json={}, headers=headers)
+            else:
+                session.post(URL, json={}, headers=headers)
+        assert len(server.came) == count
+
+
+def test_a_body_that_is_gone_is_not_sent_again():
+    clock = FakeClock()
+    server = Server(clock, (429, {"retry-after": "1"}))
+    with client(server, clock) as session:
+        assert session.put(URL, content=iter([b"once"])).status_code == 429
+        assert session.put(URL, content=b"bytes").status_code == 200
+    assert server.times == [0.0, 1.0]  # ... but the second waited as the first was told
+
+
+def test_retries_end():
+    clock = FakeClock()
+    server = Server(clock, *[(429, {"retry-after": "1"})] * 9)
+    with client(server, clock, retry=Retry(2, first=0.0)) as session:
+        assert session.get(URL).status_code == 429
+    assert server.times == [0.0, 1.0, 2.0]
+    server = Server(clock, *[httpx.ConnectError("refused")] * 9)
+    with client(server, clock, retry=None, max_retries=1) as session, pytest.raises(httpx.ConnectError):
+        session.get(URL)
+    assert len(server.came) == 2
+
+
+def test_all_callers_stop_when_one_is_told_to_wait():
+    async def main():
+        clock = FakeClock()
+        server = Server(clock, (200, {}), (429, {"retry-after": "10"}))
+        transport = AsyncPacedTransport(
+            httpx.MockTransport(server), limit="10/second burst 3 leaky_bucket", clock=clock, retry=STEADY
+        )
+        async with httpx.AsyncClient(transport=transport) as session:
+            await asyncio.gather(*[session.get(URL) for _ in range(6)])
+        # The second was refused at 0.1; those behind it stopped, and came after the hold, at the pace.
+        assert server.times[:2] == [0.0, 0.1]
+        assert server.times[2] == 10.1
+        assert all(
+            later - sooner >= 0.099999 for sooner, later in zip(server.times[2:], server.times[3:], strict=False)
+        )
+        assert len(server.times) == 7
+
+    asyncio.run(main())
+
+
+def test_a_hold_is_shared_through_the_store_and_the_later_end_stays():
+    clock = FakeClock(start=50.0)
+    store = MemoryStore(clock=clock)
+    one, two = Server(clock, (429, {"retry-after": "10"})), Server(clock)
+    transports = [PacedTransport(httpx.MockTransport(server), store=store, retry=STEADY) for server in (one, two)]
+    with httpx.Client(transport=transports[0]) as first, httpx.Client(transport=transports[1]) as second:
+        assert first.get(URL, extensions={"ratekeeper": {"max_wait": 1}}).status_code == 429
+        with pytest.raises(PacingTimeout, match="turn in time, but it comes in 10"):
+            second.get(URL, extensions={"ratekeeper": {"max_wait": 1}})
+        second.get(URL)
+    assert two.times == [60.0]
+    holds = Holds("h", clock, 0)
+    for micros, left in ((5_000_000, 5.0), (2_000_000, 5.0), (9_000_000, 9.0)):
+        for effect in holds.tell("k", micros):
+            store.take(*effect.arguments)
+        other = Holds("h", clock, 0)
+        flow = other.find("k")
+        effect = next(flow)
+        with pytest.raises(StopIteration) as done:
+            flow.send(store.states(*effect.arguments))
+        assert done.value.value == left * 1e6
+    assert holds.known("k") == 9_000_000
+
+
+def test_a_hold_ends_after_an_hour_whatever_was_told():
+    clock = FakeClock()
+    server = Server(clock, (429, {"retry-after": "999999999"}))
+    with client(server, clock, max_wait=None, max_retries=0, retry=Retry(0, first=0.0)) as session:
+        assert session.get(URL).status_code == 429
+        session.get(URL)
+    assert server.times == [0.0, 3600.0]
+
+
+def test_a_cancelled_request_gives_its_place_back():
+    async def main():
+        clock = FakeClock(auto=False)
+        server = Server(clock)
+        transport = AsyncPacedTransport(httpx.MockTransport(server), limit="1/second", clock=clock)
+        async with httpx.AsyncClient(transport=transport) as session:
+            await session.get(URL)
+            tasks = [asyncio.create_task(session.get(URL)) for _ in range(3)]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            tasks[0].cancel()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            clock.advance(2.0)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            clock.advance(1.0)
+            await asyncio.gather(*tasks[1:])
+        assert len(server.times) == 3
+
+    asyncio.run(main())
+
+
+def test_priorities_go_first():
+    async def main():
+        clock = FakeClock()
+        server = Server(clock)
+        transport = AsyncPacedTransport(httpx.MockTransport(server), limit="1/second", clock=clock)
+        async with httpx.AsyncClient(transport=transport) as session:
+            await asyncio.gather(
+                *[
+                    session.get(f"https://h/{number}", extensions={"ratekeeper": {"priority": number // 4}})
+                    for number in range(8)
+                ]
+            )
+        order = [path for _, path in server.came]
+        # Two have their places already and the third is first in line; then the urgent ones.
+        assert order == ["/0", "/1", "/2", "/4", "/5", "/6", "/7", "/3"]
+
+    asyncio.run(main())
+
+
+def test_a_client_slows_down_before_it_is_refused():
+    """A server with a fixed window of 20 per 10 seconds: an eager client uses all of it and is never refused."""
+    clock = FakeClock()
+    window = Limiter("20 per 10 seconds", algorithm="fixed_window", clock=clock)
+    refused, came = [], []
+
+    def server(request):
+        decision = window.check("k")
+        came.append(clock.now)
+        if not decision:
+            refused.append(clock.now)
+        return httpx.Response(
+            200 if decision else 429,
+            headers={
+                "x-ratelimit-limit": "20",
+                "x-ratelimit-remaining": str(decision.remaining),
+                "x-ratelimit-reset": f"{decision.reset_after:.6f}",
+            },
+        )
+
+    with client(server, clock) as session:
+        while clock.now < 100:
+            session.get(URL)
+    assert not refused
+    assert len(came) >= 190  # of 200 in ten windows
+
+
+def test_what_is_learned_settles_at_the_rate_of_a_bucket():
+    clock = FakeClock()
+    bucket = Limiter("50/second", algorithm="token_bucket", clock=clock)
+    answers = []
+
+    def server(request):
+        decision = bucket.check("k")
+        answers.append(decision.allowed)
+        left = decision.remaining
+        fields = {"ratelimit-policy": '"b";q=50;w=1', "ratelimit": f'"b";r={left};t=1'}
+        return httpx.Response(200 if decision else 429, headers=fields)
+
+    with client(server, clock) as session:
+        while clock.now < 20:
+            session.get(URL)
+    assert answers.count(False) == 0
+    assert len(answers) >= 0.97 * 50 * 20
+
+
+def test_without_its_store_a_client_paces_by_itself():
+    clock = FakeClock()
+    server = Server(clock, (200, {}), (200, {}), (429, {"retry-after": "5"}))
+    nobody = RedisStore(f"redis://127.0.0.1:{free_port()}", clock=clock, local_share=1.0)
+    transport = PacedTransport(httpx.MockTransport(server), limit="2/second", store=nobody, retry=STEADY)
+    with httpx.Client(transport=transport) as session:
+        for _ in range(4):
+            session.get(URL)
+    assert server.times == [0.0, 0.5, 1.0, 6.0, 6.5]
+    nobody.close()
+
+
+def test_a_thousand_refused_clients_come_back_spread_and_never_early():
+    async def main():
+        clock = FakeClock(start=1000.0)
+        comes: dict[str, list[float]] = {}
+
+        def server(request):
+            comes.setdefault(request.url.path, []).append(clock.now)
+            first = len(comes[request.url.path]) == 1
+            return httpx.Response(429 if first else 200, headers={"retry-after": "30"} if first else {})
+
+        async def one(number):
+            retry = Retry(first=8.0)
+            transport = AsyncPacedTransport(httpx.MockTransport(server), clock=clock, retry=retry, max_wait=60)
+            transport.office.traffic.chance = random.Random(number)
+            async with httpx.AsyncClient(transport=transport) as session:
+                assert (await session.get(f"https://h/{number}")).status_code == 200
+
+        await asyncio.gather(*[one(number) for number in range(200)])
+        back = sorted(times[1] for times in comes.values())
+        assert back[0] >= 1030.0
+        assert back[-1] <= 1038.0
+        eighths = [sum(1 for when in back if int(when - 1030.0) == part) for part in range(8)]
+        assert all(10 <= count <= 45 for count in eighths), eighths
+
+    asyncio.run(main())
+
+
+@given(st.integers(0, 100), st.none() | st.integers(0, 10**12), st.integers())
+@settings(max_examples=200)
+def test_a_pause_is_never_earlier_than_told_nor_later_than_its_window(tries, told, seed):
+    retry = Retry(first=0.5, cap=20)
+    pause = retry.pause(tries, told, random.Random(seed))
+    assert (told or 0) <= pause <= (told or 0) + retry.window(tries) * 1_000_000
+    assert retry.window(tries) == min(20.0, 0.5 * 2**tries)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Retry(-1), "max_retries: expected a whole number from 0, got -1."),
+        (lambda: Retry(cap=float("nan")), "cap: expected seconds from 0 to 86,400, got nan."),
+        (lambda: PacedTransport(max_wait=-1), "max_wait: expected seconds of at least 0, got -1."),
+        (lambda: PacedTransport(key="x"), "key: expected a function of the request, got 'x'."),
+        (lambda: PacedTransport(limit={"/x": "1/s"}), "limit: expected a host, or a host and a path, got '/x'."),
+    ],
+)
+def test_mistakes_are_told_at_once(make, message):
+    with pytest.raises(InvalidInput) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+@given(st.lists(st.sampled_from(["Retry-After", "RateLimit", "X-RateLimit-Reset", "X-RateLimit-Remaining", "Date"])),
+       st.lists(st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=12), min_size=5, max_size=5))  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_no_server_can_stall_a_client(names, values):
+    clock = FakeClock()
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in zip(names, values, strict=False)]
+
+    def server(request):
+        return httpx.Response(429, headers=headers)
+
+    with client(server, clock, retry=None) as session:
+        assert session.get(URL).status_code == 429
+    assert clock.now <= 30.0

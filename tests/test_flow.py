@@ -1,0 +1,106 @@
+"""Waiting in line: priorities, and plans of several checks."""
+
+import asyncio
+
+from ratekeeper import AsyncLimiter
+from ratekeeper.drive import adrive
+from ratekeeper.flow import Lines, acquire_plan
+from ratekeeper.model import Check, Limit
+from ratekeeper.stores.memory import MemoryStore
+from ratekeeper.testing import FakeClock
+
+
+def test_a_higher_priority_goes_first_but_not_before_whoever_is_first_in_line():
+    async def main():
+        clock = FakeClock()
+        limiter = AsyncLimiter("1/second", clock=clock)
+        await limiter.check("k")
+        served = []
+
+        async def wait(name, priority):
+            assert (await limiter.acquire("k", priority=priority)).allowed
+            served.append((name, clock.now))
+
+        async with asyncio.TaskGroup() as tasks:
+            for name, priority in [("a", 0), ("b", 0), ("c", 5), ("d", 1), ("e", 5), ("f", -1), ("g", 0)]:
+                tasks.create_task(wait(name, priority))
+        assert served == [(name, float(turn)) for turn, name in enumerate("acedbgf", start=1)]
+        assert not limiter.lines.lines
+
+    asyncio.run(main())
+
+
+def test_whoever_is_overtaken_past_its_deadline_is_refused_at_the_deadline():
+    async def main():
+        clock = FakeClock()
+        limiter = AsyncLimiter("1/second", clock=clock)
+        await limiter.check("k")
+        first = asyncio.create_task(limiter.acquire("k"))
+        second = asyncio.create_task(limiter.acquire("k", timeout=2.5))
+        await asyncio.sleep(0)
+        urgent = [asyncio.create_task(limiter.acquire("k", priority=1)) for _ in range(2)]
+        late = await second
+        assert (late.allowed, clock.now) == (False, 2.5)
+        assert all(await asyncio.gather(first, *urgent))
+        assert clock.now == 3.0
+
+    asyncio.run(main())
+
+
+def test_a_newcomer_is_told_the_truth_about_those_it_stands_behind():
+    async def main():
+        limiter = AsyncLimiter("1/second", clock=FakeClock())
+        await limiter.check("k")
+        tasks = [asyncio.create_task(limiter.acquire("k", priority=0)) for _ in range(4)]
+        await asyncio.sleep(0)
+        low = await limiter.acquire("k", timeout=4.5, priority=-1)
+        high = await limiter.acquire("k", timeout=1.5, priority=1)
+        assert (low.allowed, low.retry_after) == (False, 5.0)
+        assert (high.allowed, high.retry_after) == (False, 2.0)
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(main())
+
+
+def plan(requests, tokens, cost):
+    return (Check("requests", "k", Limit.parse(requests), 1), Check("tokens", "k", Limit.parse(tokens), cost))
+
+
+def test_a_plan_waits_until_all_of_it_fits_and_takes_nothing_before():
+    async def main():
+        clock = FakeClock()
+        store, lines = MemoryStore(clock=clock), Lines()
+        served = []
+
+        async def wait(cost, patience=None):
+            wanted = plan("60/minute burst 2", "600/minute burst 100", cost)
+            flow = acquire_plan(lines, "k", wanted, patience, clock)
+            decisions = await adrive(flow, store, clock, lines)
+            served.append((cost, all(decisions), clock.now))
+            return decisions
+
+        # Requests come back at 1 a second, tokens at 10 a second.
+        await asyncio.gather(wait(100), wait(50), wait(1), wait(1))
+        assert served == [(100, True, 0.0), (50, True, 5.0), (1, True, 5.1), (1, True, 6.0)]
+        never = await wait(101)
+        assert [decision.retry_after for decision in never] == [None, None]
+        late = await wait(100, patience=1_000_000)
+        assert not any(late)
+        assert late[0].retry_after == 9.2
+
+    asyncio.run(main())
+
+
+def test_a_clock_that_stepped_back_is_foreseen_too():
+    clock = FakeClock(start=10**6)
+    store, lines = MemoryStore(clock=clock), Lines()
+    wanted = plan("60/minute burst 2", "600/minute burst 100", 100)
+    assert all(store.check(wanted))
+    clock.advance(-1000)
+
+    async def main():
+        return await adrive(acquire_plan(lines, "k", wanted, None, clock), store, clock, lines)
+
+    assert all(asyncio.run(main()))
+    assert clock.now == 10**6 - 1000 + 10
