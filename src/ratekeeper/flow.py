@@ -243,7 +243,7 @@ def acquire_plan(
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
             allowed = all(decisions)
             wait = longest([one.delay if allowed else one.retry_after for one in decisions])
-            is_denied = any([one.reason.startswith("deny") for one in decisions])
+            is_denied = any(one.reason.startswith("deny") for one in decisions)
             if wait is None or (left is not None and wait > left) or is_denied:
                 if allowed:  # admitted to a queue, but its turn comes too late
                     yield from give_back(plan, decisions[0])

@@ -190,8 +190,8 @@ names = st.sampled_from([
 pieces = st.sampled_from([
     "0", "1", "-1", "9" * 16, "9" * 19, "9" * 5000, "1e999", "nan", "inf", "²", "٣", '"a"', ";r=", ";t=", ";w=", ",",
     "=", " ", "remaining", "reset", "limit", "Mon, 16 Nov 2026 09:31:00 GMT", "Mon, 16 Nov 0000 09:31:00 GMT", "s", "m",
-    "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+23:59", ":", "\0", "\r\n", "(", "1794821460", "Mon Nov 99 99:99:99 2026",
-    "Sunday, 29-Feb-99 23:59:60 GMT",
+    "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+23:59", ":", "\0", "\r\n", "(", "1794821460",
+    "Mon Nov 99 99:99:99 2026", "Sunday, 29-Feb-99 23:59:60 GMT",
 ])  # fmt: skip
 values = st.text(max_size=30) | st.lists(pieces, max_size=5).map("".join)
 

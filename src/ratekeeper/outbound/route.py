@@ -72,7 +72,7 @@ class Routes:
         if limits is None:
             return
         if hasattr(limits, "items"):
-            hosts = [place.partition("/")[0].lower() for place in limits]
+            hosts = [place.partition("/")[0].lower() for place, _ in limits.items()]
             for place, limit in limits.items():
                 host, slash, path = place.partition("/")
                 if not host:
