@@ -267,3 +267,16 @@ def test_a_store_serves_one_loop_after_the_other(redis_server):
             await store.close()
 
     assert [asyncio.run(once()).remaining for _ in range(3)] == [4, 3, 2]
+
+
+def test_an_idle_connection_is_used_again_and_a_closed_one_replaced(redis_server, store, monkeypatch):
+    limiter = Limiter("1000 per 50 days", store=store)
+    limiter.check("k")
+    link, _ = store.home
+    before = link.connection
+    monkeypatch.setattr("ratekeeper.stores.link.IDLE", 0.0)
+    assert (limiter.check("k").reason, link.connection) == ("", before)
+    before.socket.shutdown(2)
+    answer = limiter.check("k")
+    assert (answer.reason, answer.remaining) == ("", 997)
+    assert link.connection is not before

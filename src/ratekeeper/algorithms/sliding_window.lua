@@ -67,6 +67,20 @@ local function decide(state, now, limit, cost)
     end
     return pack('>I8BI8', window, slice, cost) .. string.rep('\0', 8 * slices), true
   end
+  if slices == 1 then -- two counters, the classic case: the same as below without a table
+    local stored, _, newer, older = unpack('>I8BI8I8', state)
+    if stored < window then
+      newer, older = 0, stored + 1 == window and newer or 0
+    elseif stored > window then
+      newer, older = math.min(count, newer + older), 0
+      state = pack('>I8BI8I8', window, 0, newer, older)
+    end
+    local room = count - cost - newer
+    if room < 0 or older > 0 and exceeds(older, left, room, width) then
+      return state, false
+    end
+    return pack('>I8BI8I8', window, 0, newer + cost, older), true
+  end
   local counters, passed = counted(state, window, slice, slices, count)
   if passed < 0 then
     state = pack('>I8BI8', window, slice, counters[1]) .. string.rep('\0', 8 * slices)

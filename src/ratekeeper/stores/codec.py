@@ -53,6 +53,7 @@ LOG_LIMIT = Struct(">QI")
 HEAD = Struct(">BQ")  # of the reply to a plan of one subject
 BUCKET_REPLY = Struct(">BQQI")
 NOW = Struct(">Q")
+FITS_FLAG, EMPTY_FLAG = 1, 2
 LENGTH = Struct(">I")
 
 
@@ -63,6 +64,9 @@ def bulk(word: bytes) -> bytes:
 
 def number(value: int) -> bytes:
     return bulk(b"%d" % value)
+
+
+ONE = bulk(b"one")  # a check of one subject
 
 
 def packed_limit(limit: Limit) -> bytes:
@@ -115,7 +119,7 @@ def time_to_live(limit: Limit) -> int:
 class Subject:
     """One key of a check: the limits whose states are in its record, and how the script is told."""
 
-    __slots__ = ("cuts", "kinds", "parts", "ring", "suffix", "ttl", "words", "words_count")
+    __slots__ = ("cuts", "kinds", "parts", "ring", "size", "suffix", "ttl", "words", "words_count")
 
     def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int) -> None:
         self.parts = parts
@@ -124,14 +128,10 @@ class Subject:
         self.kinds = "r" if self.ring else "".join(KINDS[part.algorithm] for part in parts)
         self.ttl = number(max(longer, *[time_to_live(part) for part in parts]))
         sizes = [state_size(part) for part in parts]
+        self.size = 0 if parts[0].algorithm == "sliding_log" else sum(sizes)  # 0: it varies
         self.cuts = [(sum(sizes[:index]), sum(sizes[: index + 1])) for index in range(len(parts))]
-        if len(parts) == 1:
-            self.words = bulk(packed_limit(parts[0]))
-            self.words_count = 4
-        else:
-            pairs = zip(sizes, parts, strict=True)
-            self.words = b"".join([number(size) + bulk(packed_limit(part)) for size, part in pairs])
-            self.words_count = 3 + 2 * len(parts)
+        self.words = b"".join([bulk(packed_limit(part)) for part in parts])
+        self.words_count = 3 + len(parts)
 
     def spell(self, operation: str, cost: int, whole: bool) -> bytes:
         """This subject's words behind those of its plan."""
@@ -278,8 +278,10 @@ class Request:
         whole = operation not in ("check", "peek") or len(set(flat)) < len(flat)
         self.keys = b"".join(flat)
         self.keys_count = len(flat)
-        words = bulk(operation.encode()) + number(len(flat))
-        count = 2
+        if operation == "check" and len(flat) == 1 and not checks[0][1].subjects[0].ring:
+            words, count = ONE, 1
+        else:
+            words, count = bulk(operation.encode()) + number(len(flat)), 2
         if operation == "refund":
             words += bulk(b"" if at is None else b"%d" % at)
             count += 1
@@ -301,10 +303,14 @@ class Request:
         if many == 1:
             records.append(reply[at:])
         else:
-            for _ in range(many):
-                (length,) = LENGTH.unpack_from(reply, at)
-                records.append(reply[at + 4 : at + 4 + length])
-                at += 4 + length
+            sizes = [subject.size for _, ledger in self.checks for subject in ledger.subjects]
+            for flag, size in zip(flags, sizes, strict=True):
+                length = 0 if flag & EMPTY_FLAG else size
+                if not size or self.operation not in ("check", "peek"):
+                    (length,) = LENGTH.unpack_from(reply, at)
+                    at += 4
+                records.append(reply[at : at + length])
+                at += length
         if self.operation == "reset":
             for check, ledger in self.checks:
                 ledger.denials.forget(check.key)
@@ -315,7 +321,7 @@ class Request:
             last = first + len(ledger.subjects)
             state = ledger.state(records[first:last])
             ledger.remember(ledger.keys(check.key)[0], state, now, sent)
-            fits = b"\0" not in flags[first:last]
+            fits = all(flag & FITS_FLAG for flag in flags[first:last])
             if self.operation in ("check", "take", "refund"):
                 if fits:
                     ledger.denials.forget(check.key)
@@ -347,7 +353,7 @@ class CheckOne:
     future: Future
     operation = "check"
     keys_count = 1
-    words_count = 6
+    words_count = 5
 
     def __init__(self, ledger: Ledger, key: str | bytes, cost: int) -> None:
         self.ledger = ledger
@@ -355,7 +361,7 @@ class CheckOne:
         self.cost = cost
         found = ledger.names.get(key)
         self.keys = (found or ledger.keys(key))[0]
-        self.words = CHECK_ONE + (ledger.once if cost == 1 else ledger.plan_words("check", cost))
+        self.words = ONE + (ledger.once if cost == 1 else ledger.plan_words("check", cost))
 
     def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
         limit = self.ledger.limit
@@ -374,7 +380,6 @@ class CheckOne:
         return (decision(allowed == 1, limit, state, now, self.cost),)
 
 
-CHECK_ONE = bulk(b"check") + number(1)
 AnyRequest = Request | CheckOne
 
 

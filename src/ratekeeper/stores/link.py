@@ -73,8 +73,9 @@ class Connection:
         """Whether the other side closed an idle connection: better known before sending than after."""
         if monotonic() - self.used_at < IDLE or not self.is_plain:
             return False
+        self.socket.settimeout(0)  # else Python itself would wait, whatever the flags say
         try:
-            return self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            return self.socket.recv(1, socket.MSG_PEEK) == b""
         except BlockingIOError:
             return False
         except OSError:
@@ -180,7 +181,7 @@ class Link:
             connection = Connection(self.find(until), self.settings, until)
             handshake = Handshake(self.settings, self.script)
             handshake.judge(connection.exchange(handshake.payload, handshake.replies, until))
-        except (OSError, HiredisError, StoreUnavailable) as error:
+        except Exception as error:  # whatever it is, those who wait must hear of it
             if connection is not None:
                 connection.close()
             why = error.why if isinstance(error, StoreUnavailable) else f"could not be reached ({error})"
@@ -188,7 +189,8 @@ class Link:
             self.trip(why)
         else:
             self.finish(attempt, connection)
-        attempt.set()
+        finally:
+            attempt.set()
 
     def finish(self, attempt: threading.Event, connection: Connection | None) -> None:
         with self.lock:
