@@ -29,6 +29,7 @@ FLOORS = [
     {"policy"},
     {"adapters", "sinks"},
     {"testing", "__init__"},
+    {"demo_http"},
     {"outbound"},
     {"demo", "lab"},
 ]

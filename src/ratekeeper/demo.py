@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ratekeeper import Limiter
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.clock import MONOTONIC
+from ratekeeper.demo_http import scene
 from ratekeeper.testing import FakeClock
 from ratekeeper.units import SECOND
 
@@ -176,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
         lanes = run(FakeClock() if fast else MONOTONIC, show)
     except KeyboardInterrupt:
         return 130
-    print("\n".join(painter.summary(lanes)))
+    print("\n".join([*painter.summary(lanes), "", *scene()]))
     return 0
 
 

@@ -283,8 +283,7 @@ def test_a_client_that_leaves_the_queue_gives_its_place_back():
 
         await app(scope_of(Step()), gone, send)
         before = policy.store.peek((check,))[0].remaining
-        with pytest.raises(asyncio.CancelledError):
-            await RateLimitMiddleware(waiting, policy)(scope_of(Step()), gone, send)
+        await RateLimitMiddleware(waiting, policy)(scope_of(Step()), gone, send)
         after = policy.store.peek((check,))[0].remaining
         return before, after
 
@@ -294,6 +293,27 @@ def test_a_client_that_leaves_the_queue_gives_its_place_back():
     check = Check("rule-0", HERE, policy.rules[0].limits[""], 1)
     assert asyncio.run(main()) == (1, 1)
     assert not called
+
+
+def test_a_request_that_is_cancelled_in_the_queue_gives_its_place_back():
+    policy, _ = queue("1/second burst 2 leaky_bucket")
+    check = Check("rule-0", HERE, policy.rules[0].limits[""], 1)
+
+    async def main():
+        async def quiet():
+            await asyncio.Event().wait()
+
+        await RateLimitMiddleware(empty, policy)(scope_of(Step()), quiet, None)
+        task = asyncio.create_task(RateLimitMiddleware(empty, policy)(scope_of(Step()), quiet, None))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        before = policy.store.peek((check,))[0].remaining
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return before, policy.store.peek((check,))[0].remaining
+
+    assert asyncio.run(main()) == (0, 1)
 
 
 def test_a_body_that_arrives_in_the_queue_reaches_the_application_whole():

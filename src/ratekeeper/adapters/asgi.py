@@ -2,8 +2,7 @@
 
     app = RateLimitMiddleware(app, policy="rules.toml")
 
-Pure ASGI: bodies and streams pass untouched, lifespan passes through, WebSocket handshakes are requests, and rules that
-count messages see each one.
+Bodies and streams pass untouched, WebSocket handshakes are requests, and rules that count messages see each one.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 VERDICT = "ratekeeper.verdict"  # in the scope: what was decided, for the application to read
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
+STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
 
 class RateLimitMiddleware:
@@ -55,7 +55,10 @@ class RateLimitMiddleware:
         if not verdict.allowed:
             return await refuse(scope, verdict, send)
         if policy.delays and verdict.delay:
-            receive = await wait_turn(policy, verdict, receive)
+            turn = await wait_turn(policy, verdict, receive)
+            if turn is None:
+                return None
+            receive = turn
         scope[VERDICT] = verdict
         if kind == "websocket" and policy.limits_messages:
             receive = counted(policy, request, receive, send)
@@ -63,14 +66,8 @@ class RateLimitMiddleware:
 
 
 def request_of(scope: Scope) -> Request:
-    client = scope.get("client")
-    return new_request(
-        scope.get("method", "GET"),
-        scope["path"],
-        client[0] if client else None,
-        scope["headers"],
-        scope["query_string"],
-    )
+    peer = client[0] if (client := scope.get("client")) else None
+    return new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
 
 
 def sender(verdict: PolicyVerdict, send: Send) -> Send:
@@ -82,9 +79,6 @@ def sender(verdict: PolicyVerdict, send: Send) -> Send:
         return send(message)
 
     return with_fields
-
-
-STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
 
 async def refuse(scope: Scope, verdict: PolicyVerdict, send: Send) -> None:
@@ -100,8 +94,8 @@ async def refuse(scope: Scope, verdict: PolicyVerdict, send: Send) -> None:
     return await send({"type": start + ".body", "body": b"" if scope.get("method") == "HEAD" else body})
 
 
-async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) -> Receive:
-    """Wait for the turn that a leaky bucket gave; a client that leaves gives its place back and raises.
+async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) -> Receive | None:
+    """Wait for the turn that a leaky bucket gave; None once the client has left, which gives its place back.
 
     What arrives meanwhile is kept for the application, at most one message: a body is never gathered here.
     """
@@ -112,10 +106,12 @@ async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) ->
         while not turn.done():
             await asyncio.wait({turn, heard}, return_when=asyncio.FIRST_COMPLETED)
             if not heard.done():
-                continue
+                break
             message = heard.result()
             if message["type"] in ("http.disconnect", "websocket.disconnect"):
-                raise asyncio.CancelledError
+                turn.cancel()
+                await policy.agive_back(verdict)
+                return None
             kept.append(message)
             if message.get("more_body") or message["type"] == "websocket.connect":
                 await turn
@@ -127,14 +123,13 @@ async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) ->
         await policy.agive_back(verdict)
         raise
 
+    pending = [] if heard.done() and kept else [heard]
+
     async def replay() -> Message:
         if kept:
             return kept.pop(0)
-        if not pending:
-            return await receive()
-        return await pending.pop()
+        return await (pending.pop() if pending else receive())
 
-    pending = [] if heard.done() and kept else [heard]
     return replay
 
 

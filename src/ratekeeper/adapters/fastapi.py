@@ -104,24 +104,23 @@ class RateLimit:
         if VERDICT in scope:  # the middleware sends the fields, of its own rules and of these
             scope[VERDICT].join(verdict)
         else:
-            first = decided[0][1]
-            if first is not verdict:
+            first, raw = decided[0][1], response.headers.raw
+            if first is not verdict:  # one set of fields for all, in the place of those sent so far
+                sent = {name for name, _ in first.headers}
+                raw[:] = [field for field in raw if field[0] not in sent]
                 first.join(verdict)
-            for name, value in first.headers:
-                response.headers[name.decode("latin-1")] = value.decode("latin-1")
+            raw.extend(first.headers)
         return verdict
 
 
 def asks(function: Any) -> tuple[Callable[..., Any] | None, bool]:
     """The function, and whether it takes just the request: then it is called here, not by way of FastAPI."""
-    if not callable(function):
-        return None, False
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
     if len(parameters) != 1:
-        return function, False
+        return function if callable(function) else None, False
     kind = parameters[0].annotation
-    takes_request = inspect.isclass(kind) and issubclass(kind, HTTPConnection)
-    return function, takes_request or parameters[0].name in ("request", "connection") or str(kind).endswith("Request")
+    is_request = issubclass(kind, HTTPConnection) if inspect.isclass(kind) else str(kind).endswith("Request")
+    return function, is_request or parameters[0].name in ("request", "connection")
 
 
 async def called(function: Callable[..., Any], connection: HTTPConnection) -> Any:
