@@ -41,6 +41,7 @@ class Front:
         on_store_error: str | None = None,
         deadline: Seconds | None = None,
         local_share: float | None = None,
+        lease: str | int | None = None,
     ) -> None:
         self.limits = parse_limits(limits, algorithm)
         if name is not None and not (isinstance(name, str) and name):
@@ -61,6 +62,7 @@ class Front:
         if on_store_error not in (None, *MODES):
             raise InvalidStore(f"on_store_error: expected local, allow or deny, got {shown(on_store_error)}.")
         self.on_store_error = on_store_error
+        self.lease = lease
 
     asynchronous = False
 
@@ -77,7 +79,7 @@ class Front:
         if not self.store.blocking:
             return self.store.table(self.name, self.limits)
         make = getattr(self.store, "table", None)
-        return None if make is None else make(self.name, self.limits, self.on_store_error)
+        return None if make is None else make(self.name, self.limits, self.on_store_error, self.lease)
 
     def plan(self, key: Key, cost: int) -> Check:
         return Check(self.name, encode(key), self.limits, whole_cost(cost), self.on_store_error)
@@ -122,6 +124,7 @@ class Limiter(Front):
         on_store_error: str | None = None,
         deadline: Seconds | None = None,
         local_share: float | None = None,
+        lease: str | int | None = None,
     ) -> None:
         super().__init__(
             limits,
@@ -133,6 +136,7 @@ class Limiter(Front):
             on_store_error=on_store_error,
             deadline=deadline,
             local_share=local_share,
+            lease=lease,
         )
         table = self.table()  # the one bypass: a table's own method, with nothing in between
         if table is not None:
@@ -204,6 +208,7 @@ class AsyncLimiter(Front):
         on_store_error: str | None = None,
         deadline: Seconds | None = None,
         local_share: float | None = None,
+        lease: str | int | None = None,
     ) -> None:
         super().__init__(
             limits,
@@ -215,6 +220,7 @@ class AsyncLimiter(Front):
             on_store_error=on_store_error,
             deadline=deadline,
             local_share=local_share,
+            lease=lease,
         )
         table = self.table()
         if table is not None and self.store.blocking:

@@ -12,6 +12,7 @@ from ratekeeper.stores.books import Books
 from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
 from ratekeeper.stores.flight import judge
+from ratekeeper.stores.leases import AsyncLeasedTable, can_lease, validate
 from ratekeeper.stores.redis_table import AsyncRedisTable
 from ratekeeper.stores.script import compose
 from ratekeeper.stores.settings import Settings
@@ -44,6 +45,7 @@ class AsyncRedisStore:
         self.gives_time = clock is not None
         self.script = compose(given_time=self.gives_time)
         self.books = Books(self.settings, self.gives_time)
+        self.leased: list[AsyncLeasedTable] = []
         self.standby = Standby(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
         self.offices: dict[int, Office] = {}
 
@@ -57,9 +59,21 @@ class AsyncRedisStore:
             return self.office().home.ask(request)
         return self.run(self.books.errand("check", plan))
 
-    def table(self, space: str, limit: Limit | Several, on_store_error: str | None = None) -> AsyncRedisTable:
+    def table(
+        self,
+        space: str,
+        limit: Limit | Several,
+        on_store_error: str | None = None,
+        lease: str | int | None = None,
+    ) -> AsyncRedisTable | AsyncLeasedTable:
         """The states of one limit: its ``check`` is the hot path."""
-        return AsyncRedisTable(self, space, limit, on_store_error)
+        if lease is not None:
+            validate(lease, limit)
+        elif self.settings.lease is not None and can_lease(limit):
+            lease = self.settings.lease
+        if lease is None:
+            return AsyncRedisTable(self, space, limit, on_store_error)
+        return AsyncLeasedTable(self, space, limit, on_store_error, lease)  # type: ignore[arg-type]
 
     def stand_in(
         self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
@@ -87,6 +101,8 @@ class AsyncRedisStore:
         return self.run(self.books.errand("states", plan))
 
     async def close(self) -> None:
+        for table in self.leased:
+            await table.close()
         office = self.offices.pop(id(asyncio.get_running_loop()), None)
         if office is not None:
             office.close()

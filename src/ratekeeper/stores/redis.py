@@ -20,6 +20,7 @@ from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
 from ratekeeper.stores.combine import Combiner
 from ratekeeper.stores.flight import Flight, judge
+from ratekeeper.stores.leases import LeasedTable, can_lease, validate
 from ratekeeper.stores.link import Link, ask_once
 from ratekeeper.stores.redis_table import RedisTable
 from ratekeeper.stores.script import compose
@@ -54,6 +55,7 @@ class RedisStore:
         self.gives_time = clock is not None
         self.script = compose(given_time=self.gives_time)
         self.books = Books(self.settings, self.gives_time)
+        self.leased: list[LeasedTable] = []
         self.standby = Standby(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
         self.open()
         stores.add(self)
@@ -75,9 +77,21 @@ class RedisStore:
             return self.ask(request)
         return self.run(self.books.errand("check", plan))
 
-    def table(self, space: str, limit: Limit | Several, on_store_error: str | None = None) -> RedisTable:
+    def table(
+        self,
+        space: str,
+        limit: Limit | Several,
+        on_store_error: str | None = None,
+        lease: str | int | None = None,
+    ) -> RedisTable | LeasedTable:
         """The states of one limit: its ``check`` is the hot path."""
-        return RedisTable(self, space, limit, on_store_error)
+        if lease is not None:
+            validate(lease, limit)
+        elif self.settings.lease is not None and can_lease(limit):
+            lease = self.settings.lease
+        if lease is None:
+            return RedisTable(self, space, limit, on_store_error)
+        return LeasedTable(self, space, limit, on_store_error, lease)  # type: ignore[arg-type]
 
     def stand_in(
         self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
@@ -105,6 +119,8 @@ class RedisStore:
         return self.run(self.books.errand("states", plan))
 
     def close(self) -> None:
+        for table in self.leased:
+            table.close()
         for link, _ in list(self.links.values()):
             link.close()
         stores.discard(self)
