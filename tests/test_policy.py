@@ -248,6 +248,41 @@ def test_several_messages_of_one_socket():
     assert ask(policy, "/chat").allowed
 
 
+def test_a_body_of_ones_own():
+    def page(verdict):
+        return "text/html", f"<h1>{verdict.wait}</h1>".encode()
+
+    rule = {"name": "r", "limit": "1/minute"}
+    for body, functions in ((page, None), ("function:page", {"page": page})):
+        policy = Policy.parse({"response": {"body": body}, "rules": [rule]}, functions=functions, clock=FakeClock(1.0))
+        assert ask(policy).body == b""
+        refused = ask(policy)
+        assert refused.body == b"<h1>60</h1>"
+        assert (b"content-type", b"text/html") in refused.headers
+    with pytest.raises(InvalidRules, match=r"response.body: expected one of json, problem, text, none, function:NAME"):
+        Policy.parse({"response": {"body": "jsno"}, "rules": [rule]})
+
+
+def test_threads_get_exactly_what_there_is():
+    from threading import Thread
+
+    policy = Policy.parse(
+        {"rules": [{"name": "a", "limit": "1000/day"}, {"name": "b", "by": "all", "limit": "700/day"}]}
+    )
+    admitted = []
+
+    def run():
+        admitted.append(sum(policy.check(Request(peer=HERE)).allowed for _ in range(500)))
+
+    threads = [Thread(target=run) for _ in range(14)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 700
+    assert policy.explain(Request(peer=HERE)).steps[0].text.startswith("1000/day, by ip, cost 1: 300 of 1000 left")
+
+
 # Reload and live changes
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ratekeeper.plan import Selection
-    from ratekeeper.policy import Program
+    from ratekeeper.program import Program
     from ratekeeper.verdict import PolicyVerdict
 
     Sink = Callable[["Event"], object]

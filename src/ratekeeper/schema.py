@@ -265,7 +265,11 @@ RULES: Schema = {
                         "Header dialects; an empty list sends none but Retry-After. Default: x-ratelimit and draft-11.",
                         "a list of dialects",
                     ),
-                    "body": choice(BODIES, "Of a refusal. Default: json."),
+                    "body": text(
+                        f"{', '.join(repr(word) for word in BODIES)} or 'function:NAME'",
+                        "Of a refusal; a function of the verdict returns a media type and bytes. Default: json.",
+                        callable=True,
+                    ),
                     "jitter": described(TIME, "Retry-After is later by a random time up to this. Default: none."),
                     "cors": described(
                         many(STRING), "Origins that may read refusals and headers; '*' is all.", "a list of origins"

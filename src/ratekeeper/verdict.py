@@ -189,7 +189,10 @@ class PolicyVerdict(Verdict):
             if self.wait:
                 fields.append((b"retry-after", b"%d" % self.wait))
             fields.append(NO_STORE)
-            if response.body != "none":
+            if response.render is not None:
+                media, self._body = response.render(self)
+                fields.append((b"content-type", media.encode("latin-1")))
+            elif response.body != "none":
                 fields.append(MEDIA[response.body])
         if response.cors:
             fields += self.cors()
@@ -260,7 +263,10 @@ class PolicyVerdict(Verdict):
     def body(self) -> bytes:
         """Of a refusal, in the configured form.  Says what the caller may know and nothing else."""
         if self.why and self._body is None:
-            self._body = self.make_body()
+            if self.response.render is None:
+                self._body = self.make_body()
+            else:
+                self._fields = self.make_headers()  # which renders the body on the way, for its media type
         return self._body or b""
 
     def make_body(self) -> bytes:

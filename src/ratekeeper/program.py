@@ -1,0 +1,274 @@
+"""Rules made ready, and how they decide a request.
+
+How a request is decided, in order:
+
+1. Rules that match it are found; those that are off, and those it is exempt from, drop out.
+2. ``allow_from``: an address from elsewhere is refused with 403.
+3. A subject that a penalty has blocked is refused.
+4. All enforced limits are decided together, all or nothing: those of this instance first, then those of the fleet in
+   one call; if the fleet refuses, the instance gets back what it gave.
+5. A refusal by rules that have grace left becomes a warning: the other rules and the grace are then decided together.
+6. A refusal is counted for the penalty of the rules that refused.
+7. Rules in shadow are decided last, each by itself and only for admitted requests, exactly as if they were enforced;
+   they take from nobody and refuse nobody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper import flow
+from ratekeeper.errors import InvalidCost
+from ratekeeper.identity import Caller
+from ratekeeper.match import Index
+from ratekeeper.model import Check, Decision
+from ratekeeper.plan import BLOCKED, GRACED, REFUSED, Asked, Counter, Selection, asked, cost_of, is_leaky
+from ratekeeper.request import Request, is_preflight
+from ratekeeper.units import SECOND
+from ratekeeper.verdict import NO_NOTES, Notes, PolicyVerdict
+
+if TYPE_CHECKING:
+    from ratekeeper.config import Settings
+    from ratekeeper.flow import Flow
+    from ratekeeper.model import Plan
+    from ratekeeper.rules import Rule
+    from ratekeeper.stores import Store
+
+MOST_SELECTIONS = 4096
+
+
+class Program:
+    """Settings made ready: never changed, only replaced."""
+
+    def __init__(self, settings: Settings, fleet: Store, instance: Store) -> None:
+        self.settings = settings
+        self.response = settings.response
+        self.identity = settings.identity
+        self.fleet = fleet
+        self.instance = instance
+        self.counters = [self.counter(rule) for rule in settings.rules]
+        self.requests = Index([self.patterns(rule, "requests") for rule in settings.rules])
+        self.messages = Index([self.patterns(rule, "messages") for rule in settings.rules])
+        self.limits_messages = any(rule.counts == "messages" and rule.mode != "off" for rule in settings.rules)
+        self.selections: dict[tuple[int, ...], Selection] = {}
+        self.everything = self.select(self.requests.always) if self.requests.plain else None
+        self.preflights_count = settings.response.count_preflights
+        self.delays = any(is_leaky(limit) for rule in settings.rules for limit in rule.limits.values())
+        self.sources = sources_of(settings)
+
+    def counter(self, rule: Rule) -> Counter:
+        is_local = rule.scope == "instance"
+        store = self.instance if is_local else self.fleet
+        return Counter(rule, self.identity, store, is_local, self.settings.exempt)
+
+    @staticmethod
+    def patterns(rule: Rule, counts: str) -> tuple[Any, ...]:
+        return rule.patterns if rule.counts == counts and rule.mode != "off" else ()
+
+    def select(self, numbers: tuple[int, ...]) -> Selection:
+        found = self.selections.get(numbers)
+        if found is None:
+            found = Selection(tuple([self.counters[number] for number in numbers]))
+            if len(self.selections) >= MOST_SELECTIONS:
+                self.selections.clear()
+            self.selections[numbers] = found
+        return found
+
+    def selection(self, request: Request) -> Selection:
+        if self.everything is not None and (request.method != "OPTIONS" or self.preflights_count):
+            return self.everything
+        if not self.preflights_count and is_preflight(request):
+            return NOBODY
+        return self.select(self.requests.find(request))
+
+    def quick(self, selection: Selection, request: Request) -> PolicyVerdict:
+        """Decide where nothing but limits on one store that cannot block are asked: the hot path, and all of it."""
+        only = selection.only
+        if only is not None:
+            entry = only.default
+            if only.only_ip:
+                key = self.identity.addresses.find(request).subject
+            else:
+                key = only.key(Caller(self.identity, request))
+            decision = entry.check(key, only.constant)  # type: ignore[misc, union-attr]
+            return PolicyVerdict(request, self.response, ((entry, decision),), "" if decision.allowed else "limit")  # type: ignore[arg-type]
+        caller = Caller(self.identity, request)
+        entries, plan = [], []
+        for counter in selection.counters:
+            entry = counter.entry(caller) if counter.by_tier else counter.default
+            if not entry.is_unlimited:  # type: ignore[union-attr]
+                key = counter.key(caller)
+                entries.append(entry)
+                plan.append(entry.checks.get(key) or entry.check_of(key))  # type: ignore[union-attr]
+        if not plan:
+            return PolicyVerdict(request, self.response)
+        decisions = selection.store.check(tuple(plan))  # type: ignore[union-attr]
+        why = ""
+        for decision in decisions:
+            if not decision.allowed:
+                why = "limit"
+        return PolicyVerdict(request, self.response, tuple(zip(entries, decisions, strict=True)), why)  # type: ignore[arg-type]
+
+    def decide(self, selection: Selection, request: Request) -> Flow[PolicyVerdict]:
+        """Decide anything, as the top of this file says."""
+        caller = Caller(self.identity, request)
+        enforced: list[Asked] = []
+        shadow: list[Asked] = []
+        for counter in selection.counters:
+            rule = counter.rule
+            if counter.exempt and counter.leaves_alone(caller):
+                continue
+            if rule.allow_from is not None and caller.known.address not in rule.allow_from:
+                if rule.mode == "enforce":
+                    return self.verdict(request, "forbidden", [], Notes(refuser=rule))
+                continue
+            entry = counter.entry(caller)
+            if entry is None or entry.is_unlimited:
+                continue
+            try:
+                cost = cost_of(rule, request)
+            except InvalidCost:
+                return self.verdict(request, "cost", [], Notes(refuser=rule))
+            one = asked(counter, entry, caller, cost)
+            (enforced if counter.is_enforced(one.check.key) else shadow).append(one)
+        blocked = yield from self.blocked(enforced)
+        if blocked is not None:
+            notes = Notes(refuser=blocked[0].counter.rule, blocked_for=blocked[1])
+            return self.verdict(request, "blocked", [], notes)
+        decisions = yield from self.commit([own.check for own in enforced], enforced)
+        for own, decision in zip(enforced, decisions, strict=True):
+            own.decision = decision
+        graced: tuple[str, ...] = ()
+        if not all(decision.allowed for decision in decisions):
+            closed = [own.counter.rule for own in enforced if is_closed(own.decision)]
+            if closed:
+                return self.verdict(request, "store", [], Notes(refuser=closed[0]))
+            graced, enforced = yield from self.forgiven(enforced)
+            if not graced:
+                yield from self.punish([own for own in enforced if not own.decision.allowed])
+                return self.verdict(request, "limit", enforced)
+        too_late = [own for own in enforced if own.decision.delay * SECOND > own.counter.rule.max_delay]
+        if too_late:
+            yield from self.give_back(enforced)
+            for own in too_late:
+                own.decision = refused_delay(own)
+            return self.verdict(request, "limit", enforced)
+        shadowed = []
+        for own in shadow:
+            (decision,) = yield from self.commit([own.check], [own])
+            if not decision.allowed:
+                shadowed.append(own.counter.name)
+        notes = Notes(graced=graced, shadow=tuple(shadowed))
+        return self.verdict(request, "", enforced, notes)
+
+    def verdict(self, request: Request, why: str, answered: list[Asked], notes: Notes = NO_NOTES) -> PolicyVerdict:
+        answers = tuple([(own.entry, own.decision) for own in answered])
+        return PolicyVerdict(request, self.response, answers, why, notes)
+
+    def commit(self, checks: list[Check], owners: list[Asked]) -> Flow[list[Decision]]:
+        """Decide the checks all or nothing: this instance's first, then the fleet's in one call."""
+        local = [number for number, own in enumerate(owners) if own.counter.is_local]
+        fleet = [number for number, own in enumerate(owners) if not own.counter.is_local]
+        found: dict[int, Decision] = {}
+        here: Plan = tuple([checks[number] for number in local])
+        if here:
+            found |= zip(local, self.instance.check(here), strict=True)
+            if fleet and not all(found[number].allowed for number in local):
+                there = yield from self.ask("peek", tuple([checks[number] for number in fleet]))
+                found |= zip(fleet, there, strict=True)
+                return [found[number] for number in range(len(checks))]
+        if fleet:
+            there = yield from self.ask("check", tuple([checks[number] for number in fleet]))
+            found |= zip(fleet, there, strict=True)
+            if here and not all(found[number].allowed for number in fleet):
+                self.instance.refund(here, found[local[0]].at)
+        return [found[number] for number in range(len(checks))]
+
+    def ask(self, operation: str, *arguments: Any) -> Flow[Any]:
+        if not self.fleet.blocking:
+            return getattr(self.fleet, operation)(*arguments)
+        return (yield from flow.ask(operation, *arguments))
+
+    def on_store_of(self, own: Asked, operation: str, *arguments: Any) -> Flow[Any]:
+        if own.counter.is_local:
+            return getattr(self.instance, operation)(*arguments)
+        return (yield from self.ask(operation, *arguments))
+
+    def blocked(self, enforced: list[Asked]) -> Flow[tuple[Asked, float] | None]:
+        """Who of them is blocked for the longest time, and for how long."""
+        worst: tuple[Asked, float] | None = None
+        for own in enforced:
+            if own.counter.block is not None:
+                (decision,) = yield from self.on_store_of(own, "peek", (own.side(BLOCKED, own.counter.block),))
+                if not decision.allowed and (worst is None or decision.retry_after > worst[1]):
+                    worst = own, decision.retry_after
+        return worst
+
+    def forgiven(self, asked: list[Asked]) -> Flow[tuple[tuple[str, ...], list[Asked]]]:
+        """The rules that let a violation pass, if all that refuse have grace left; decided with all the others."""
+        refusing = [own for own in asked if not own.decision.allowed]
+        if not all(own.counter.rule.grace for own in refusing):
+            return (), asked
+        checks = [
+            own.side(GRACED, own.counter.grace_limit(own.check.limit)) if own in refusing else own.check
+            for own in asked
+        ]
+        decisions = yield from self.commit(checks, asked)
+        if not all(decision.allowed for decision in decisions):
+            return (), asked
+        for own, decision in zip(asked, decisions, strict=True):
+            if own not in refusing:
+                own.decision = decision
+        return tuple([own.counter.name for own in refusing]), asked
+
+    def punish(self, refusing: list[Asked]) -> Flow[None]:
+        """Count the refusals of rules with a penalty, and block where there were enough."""
+        for own in refusing:
+            counter = own.counter
+            if counter.block is None or counter.refusals is None:
+                continue
+            (counted,) = yield from self.on_store_of(own, "check", (own.side(REFUSED, counter.refusals),))
+            if not counted.allowed or counted.remaining == 0:
+                yield from self.on_store_of(own, "check", (own.side(BLOCKED, counter.block),))
+
+    def give_back(self, taken: list[Asked]) -> Flow[None]:
+        """Give back what an admitted request took."""
+        for own in taken:
+            if own.counter.is_local or not self.fleet.blocking:
+                own.counter.store.refund((own.check,), own.decision.at)
+            else:
+                yield from flow.give_back((own.check,), own.decision)
+
+    def taken(self, verdict: PolicyVerdict) -> list[Asked]:
+        """What an admitted request took; graced rules took nothing."""
+        caller = Caller(self.identity, verdict.request)
+        found = []
+        for entry, decision in verdict.answers:
+            if verdict.allowed and decision.allowed:
+                own = asked(entry.counter, entry, caller, cost_of(entry.counter.rule, verdict.request))
+                own.decision = decision
+                found.append(own)
+        return found
+
+
+def is_closed(decision: Decision) -> bool:
+    """Whether it was refused because the store could not decide and the rule says deny."""
+    return not decision.allowed and decision.reason.startswith("deny")
+
+
+def refused_delay(own: Asked) -> Decision:
+    """A refusal, because the turn would come later than the rule lets anybody wait."""
+    decision = own.decision
+    after = (round(decision.delay * SECOND) - own.counter.rule.max_delay) / SECOND
+    return Decision(False, decision.limit, 0, after, decision.reset_after, 0.0)
+
+
+def sources_of(settings: Settings) -> frozenset[str]:
+    """What the rules look at; a function may look at anything, and is named ``function``."""
+    found = [source for rule in settings.rules for source in rule.by]
+    found += [source for rule in settings.rules if (source := rule.cost.function) is not None]
+    named = [source if isinstance(source, str) else "function" for source in [*found, *settings.identity.sources]]
+    return frozenset(["function" if source.startswith("function:") else source for source in named])
+
+
+NOBODY = Selection(())
