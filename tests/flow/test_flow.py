@@ -49,7 +49,7 @@ def test_a_refusal_is_slept_off():
 
 def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
     lines, clock = Lines(), FakeClock()
-    ahead = lines.join("key", 1)
+    ahead = lines.join("key", (1,))
     flow = acquire(lines, wanted(), 3_000_000, clock)
     next(flow)
     turn = flow.send((0, (0,)))
@@ -63,7 +63,7 @@ def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
 
 def test_a_turn_that_has_come_wakes_at_once():
     lines, woken = Lines(), []
-    first, second = lines.join("key", 1), lines.join("key", 1)
+    first, second = lines.join("key", (1,)), lines.join("key", (1,))
     lines.when_first(first, lambda: woken.append("first"))
     lines.when_first(second, lambda: woken.append("second"))
     assert woken == ["first"]
@@ -75,22 +75,22 @@ def test_a_turn_that_has_come_wakes_at_once():
 
 def test_whoever_leaves_from_the_middle_wakes_nobody():
     lines, woken = Lines(), []
-    tickets = [lines.join("key", 1) for _ in range(3)]
+    tickets = [lines.join("key", (1,)) for _ in range(3)]
     for ticket in tickets:
-        foresee(wanted(), 0, 0, lines.ahead(ticket), ticket)
+        foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket)
     assert [ticket.foreseen[0] for ticket in tickets] == [0, 1_000_000, 2_000_000]
     lines.when_first(tickets[2], lambda: woken.append(2))
     lines.leave(tickets[1], served=False)
     assert woken == []
     assert [ticket.foreseen for ticket in lines.lines["key"]] == [None, None]
-    assert foresee(wanted(), 0, 0, lines.ahead(tickets[2]), tickets[2]) == 1_000_000
+    assert foresee((wanted(),), (0,), 0, lines.ahead(tickets[2]), tickets[2]) == 1_000_000
 
 
 def test_a_cost_ahead_that_can_never_pass_holds_up_nobody():
     lines = Lines()
-    lines.join("key", 99)
-    ticket = lines.join("key", 1)
-    assert foresee(wanted(), 0, 0, lines.ahead(ticket), ticket) == 0
+    lines.join("key", (99,))
+    ticket = lines.join("key", (1,))
+    assert foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket) == 0
 
 
 def test_what_cannot_be_foreseen_is_tried():
