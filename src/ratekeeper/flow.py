@@ -97,12 +97,14 @@ class Lines:
         """Those before ``ticket``, from the last whose turn is foreseen: it stands for all before it."""
         with self.lock:
             found: list[Ticket] = []
-            for other in self.lines[ticket.line]:
-                if other is ticket:
-                    break
-                if other.foreseen is not None:
-                    found.clear()
-                found.append(other)
+            is_before = False
+            for other in reversed(self.lines[ticket.line]):  # newcomers stand at the end: so look from there
+                if is_before:
+                    found.append(other)
+                    if other.foreseen is not None:
+                        break
+                is_before = is_before or other is ticket
+            found.reverse()
             return found
 
     def when_first(self, ticket: Ticket, wake: Callable[[], object]) -> None:

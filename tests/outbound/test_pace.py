@@ -103,7 +103,7 @@ def test_keys_costs_and_deadlines():
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ("50/second", "50/second burst 12 leaky_bucket"),
+        ("50/second", "50/second burst 7 leaky_bucket"),
         ("1/minute", "1/minute burst 2 leaky_bucket"),
         ("50/second burst 3", "50/second burst 3"),
         ("50/second gcra", "50/second"),

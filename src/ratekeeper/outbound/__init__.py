@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from ratekeeper.outbound.budget import AsyncBudget, Budget
 from ratekeeper.outbound.delivery import TooLate
 from ratekeeper.outbound.pace import Pace, pace
 from ratekeeper.outbound.retry import Retry
 
-__all__ = ["Pace", "Retry", "TooLate", "pace"]
+__all__ = ["AsyncBudget", "Budget", "Pace", "Retry", "TooLate", "pace"]

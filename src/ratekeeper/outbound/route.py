@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     Limits = str | Limit | Several | Iterable[str | Limit]
 
-AHEAD = 250_000  # microseconds of turns that a pace gives out in advance
+AHEAD = 150_000  # microseconds of turns that a pace gives out in advance
 LEAST_AHEAD = 2
 
 
 def paced_limit(limits: Limits, ahead: int | None = None) -> Limit | Several:
     """Limits for pacing: where a text names no algorithm, calls leave one by one, at even distances.
 
-    The places of such a queue are so many as leave within a quarter of a second, or ``ahead``: with fewer a late caller
+    The places of such a queue are so many as leave within a seventh of a second, or ``ahead``: with fewer a late caller
     wastes turns, with more a high priority finds all places taken.  Of several limits the one with the shortest period
     spaces the calls, and the others are quotas.
     """
