@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import random
 
 import pytest
@@ -121,6 +122,24 @@ def test_loops_ask_once_for_all_who_wait(redis_server, clock):
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_forked_child_serves_none_of_its_parents_leases(redis_server, clock):
+    store = node(redis_server, clock, f"lease{next(prefixes)}")
+    limiter = Limiter("1000 per 50 days", store=store, lease=100)
+    limiter.check("k")
+    limiter.check("k")  # holds 100 more
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            held = limiter.check.__self__.leases.held
+            code = 0 if not held and limiter.check("k").reason == "" else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert limiter.peek("k").remaining == 1000 - 1 - 101 - 1
+    store.close()
 
 
 def test_mistakes_are_told(redis_server):

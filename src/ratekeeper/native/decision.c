@@ -46,7 +46,11 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
         return NULL;
     self->kind = PURE;
     self->evidence.allowed = allowed;
-    self->other = PyObject_CallMethod((PyObject *)&PyTuple_Type, "__new__", "OO", state->pure, args[1]);
+    PyObject *items = PyTuple_Pack(1, args[1]); /* tuple.__new__ itself: looking it up would cost more than the call */
+    if (items) {
+        self->other = PyTuple_Type.tp_new((PyTypeObject *)state->pure, items, NULL);
+        Py_DECREF(items);
+    }
     if (!self->other)
         Py_CLEAR(self);
     return (PyObject *)self;

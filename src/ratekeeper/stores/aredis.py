@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from weakref import WeakSet
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import StoreUnavailable
@@ -45,7 +46,7 @@ class AsyncRedisStore:
         self.gives_time = clock is not None
         self.script = compose(given_time=self.gives_time)
         self.books = Books(self.settings, self.gives_time)
-        self.leased: list[AsyncLeasedTable] = []
+        self.leased: WeakSet[AsyncLeasedTable] = WeakSet()
         self.standby = Standby(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
         self.offices: dict[int, Office] = {}
 
@@ -101,7 +102,7 @@ class AsyncRedisStore:
         return self.run(self.books.errand("states", plan))
 
     async def close(self) -> None:
-        for table in self.leased:
+        for table in list(self.leased):
             await table.close()
         office = self.offices.pop(id(asyncio.get_running_loop()), None)
         if office is not None:

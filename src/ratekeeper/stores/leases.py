@@ -142,7 +142,7 @@ class LeasedTable:
         self.leases = Leases(limit, size)
         self.inner = RedisTable(store, space, self.leases.limit, on_store_error)
         self.nanos = store.clock.nanos
-        store.leased.append(self)
+        store.leased.add(self)
 
     def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits: out of a lease, or of a new one."""
@@ -191,7 +191,7 @@ class AsyncLeasedTable:
         self.leases = Leases(limit, size)
         self.inner = AsyncRedisTable(store, space, self.leases.limit, on_store_error)
         self.nanos = store.clock.nanos
-        store.leased.append(self)
+        store.leased.add(self)
 
     async def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits: out of a lease, or of a new one."""

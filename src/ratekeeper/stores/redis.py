@@ -55,7 +55,7 @@ class RedisStore:
         self.gives_time = clock is not None
         self.script = compose(given_time=self.gives_time)
         self.books = Books(self.settings, self.gives_time)
-        self.leased: list[LeasedTable] = []
+        self.leased: WeakSet[LeasedTable] = WeakSet()
         self.standby = Standby(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
         self.open()
         stores.add(self)
@@ -119,7 +119,7 @@ class RedisStore:
         return self.run(self.books.errand("states", plan))
 
     def close(self) -> None:
-        for table in self.leased:
+        for table in list(self.leased):
             table.close()
         for link, _ in list(self.links.values()):
             link.close()
@@ -261,6 +261,8 @@ def after_fork() -> None:
         for link, _ in list(store.links.values()):
             if link.connection is not None:
                 link.connection.close()
+        for table in list(store.leased):
+            table.leases.held.clear()  # they are the parent's: a copy would be served twice
         store.open()
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
-from ratekeeper.model import UNLIMITED, Check, whole_cost
+from ratekeeper.model import UNLIMITED, Check, Decision, decided, whole_cost
 from ratekeeper.stores.codec import CheckOne, decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ratekeeper.keys import Key
-    from ratekeeper.model import Decision, Limit, Several
+    from ratekeeper.model import Limit, Several
     from ratekeeper.stores.aredis import AsyncRedisStore
     from ratekeeper.stores.redis import RedisStore
 
@@ -36,7 +36,12 @@ class RedisTable:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        if key in self.denied:
+        denial = self.denied.get(key)
+        if denial is not None:
+            nanos = self.nanos()
+            if denial.sent <= nanos < denial.until and cost == denial.cost and denial.limit is self.limit:
+                now = denial.now + (nanos - denial.sent) // 1000
+                return decided(Decision, (False, self.limit, denial.state, now, cost))
             known = self.known(key, cost)
             if known is not None:
                 return known
@@ -83,7 +88,12 @@ class AsyncRedisTable:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        if key in self.denied:
+        denial = self.denied.get(key)
+        if denial is not None:
+            nanos = self.nanos()
+            if denial.sent <= nanos < denial.until and cost == denial.cost and denial.limit is self.limit:
+                now = denial.now + (nanos - denial.sent) // 1000
+                return decided(Decision, (False, self.limit, denial.state, now, cost))
             known = self.known(key, cost)  # type: ignore[misc]
             if known is not None:
                 return known
