@@ -280,3 +280,31 @@ def test_an_idle_connection_is_used_again_and_a_closed_one_replaced(redis_server
     answer = limiter.check("k")
     assert (answer.reason, answer.remaining) == ("", 997)
     assert link.connection is not before
+
+
+def test_a_demoted_master_is_left_and_found_again():
+    server = Server()
+    try:
+        client = server.client()
+        limiter = Limiter("50 per 50 days", store=server.url + "?deadline=10", on_store_error="deny")
+
+        async def from_a_loop(many):
+            async with AsyncLimiter("50 per 50 days", store=server.url + "?deadline=10", on_store_error="deny") as own:
+                await own.check("warm")
+                client.execute_command("REPLICAOF", "127.0.0.1", "1")
+                answers = await asyncio.gather(*[own.check("k") for _ in range(many)])
+                client.execute_command("REPLICAOF", "NO", "ONE")
+                return answers
+
+        assert limiter.check("k").reason == ""
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        assert "READONLY" in limiter.check("k").reason
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        assert limiter.peek("k").remaining in (0, 49)  # refused by the breaker, or nothing was taken meanwhile
+        for many in (1, 200):
+            answers = asyncio.run(from_a_loop(many))
+            assert len(answers) == many
+            assert all("READONLY" in answer.reason for answer in answers)
+        limiter.close()
+    finally:
+        server.close()

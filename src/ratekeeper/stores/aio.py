@@ -192,8 +192,8 @@ class AsyncLink:
             flight.fail(StoreUnavailable(self.name, why))
 
     def renew(self) -> None:
-        """Leave this connection for a new one; what is on its way there is answered or fails."""
-        if self.wire is not None and not self.in_flight:
+        """Leave this connection, on which nothing is under way, for a new one."""
+        if self.wire is not None:
             self.wire.close()
             self.wire = None
 

@@ -244,14 +244,14 @@ class Office:
             if not flight.asking:
                 self.slots.moved(slot, place)
             self.link_to(place).send([flight])
-        elif action == "anew":
+        elif action == "anew" and not link.in_flight:
             link.renew()
             link.send([flight])
         else:
             charged = None if action == "unknown" else False
             flight.fail(StoreUnavailable(link.name, f"answered {error}", charged))
-            if action == "down":
-                link.down(str(error))
+            if action in ("down", "anew"):  # a busy connection to a demoted master is left with all that is on it
+                link.down(f"answered {error}")
 
     def close(self) -> None:
         for link in self.links.values():

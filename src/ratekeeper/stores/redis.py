@@ -247,7 +247,7 @@ class RedisStore:
                 else:
                     if action == "down":
                         link.drop()
-                        link.trip(str(reply))
+                        link.trip(f"answered {reply}")
                     charged = None if action == "unknown" else False
                     flight.fail(StoreUnavailable(link.name, f"answered {reply}", charged))
 
