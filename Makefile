@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test real lint format types coverage bench docs changelog clean distclean
+.PHONY: help setup run demo test real lint format types coverage bench docs changelog clean distclean
 
 help:
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,10 @@ $(VENV)/.group-%: $(INSTALLED)
 
 setup: $(INSTALLED) ## create .venv and install the project with everything it needs
 
-run: $(INSTALLED) ## show a live demonstration in the terminal
+run: $(INSTALLED) ## start the service with its dashboard and sample rules (Ctrl-C ends it)
+	@$(PY) -m ratekeeper serve src/ratekeeper/service/sample.toml --admin-token admin $(ARGS)
+
+demo: $(INSTALLED) ## show the six algorithms live in the terminal
 	@$(PY) -m ratekeeper.demo $(ARGS)
 
 test: $(INSTALLED) ## run the suite on $JOBS processes (2), all but the real ones

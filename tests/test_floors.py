@@ -28,11 +28,15 @@ FLOORS = [
     {"verdict"},
     {"events", "explain", "watch", "program"},
     {"policy"},
-    {"adapters", "sinks"},
+    {"adapters", "sinks", "advice"},
+    {"service"},
     {"testing", "__init__"},
     {"demo_http"},
     {"outbound"},
     {"demo", "lab"},
+    {"commands"},
+    {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
 

@@ -1,0 +1,37 @@
+"""``ratekeeper``: a table of commands.  Each lives in ``commands/``; none is more than a thin front."""
+
+from __future__ import annotations
+
+import typer
+
+from ratekeeper.commands.check import check
+from ratekeeper.commands.explain import explain
+from ratekeeper.commands.info import info
+from ratekeeper.commands.keys import keys, peek, reset
+from ratekeeper.commands.serve import serve
+from ratekeeper.commands.trial import trial
+
+app = typer.Typer(
+    name="ratekeeper",
+    help="A rate limiter that gives exact answers.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SERVICE = "The service"
+RULES = "Rules"
+STORE = "Stores"
+
+app.command(rich_help_panel=SERVICE)(serve)
+app.command(rich_help_panel=RULES)(check)
+app.command(rich_help_panel=RULES)(explain)
+app.command("try", rich_help_panel=RULES)(trial)
+app.command(rich_help_panel=STORE)(keys)
+app.command(rich_help_panel=STORE)(peek)
+app.command(rich_help_panel=STORE)(reset)
+app.command()(info)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,208 @@
+"""What stands behind every door: the policy, the limits that callers name themselves, and the tally.
+
+A call returns its answer, or something to await where the store is elsewhere: doors answer the first at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.errors import InvalidInput, StoreUnavailable, shown
+from ratekeeper.events import event_of
+from ratekeeper.keys import encode
+from ratekeeper.model import Check, Decision, parse_limits, whole_cost
+from ratekeeper.rules import ANY_TIER
+from ratekeeper.service.switches import Switches
+from ratekeeper.service.tally import Tally
+from ratekeeper.sinks.log import LoggingSink
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from ratekeeper.config import Settings
+    from ratekeeper.model import Limit, Plan, Several
+    from ratekeeper.policy import Policy
+    from ratekeeper.request import Request
+    from ratekeeper.service.options import Options
+    from ratekeeper.verdict import PolicyVerdict
+
+    Name = tuple[str | None, Any, str | None]
+
+log = logging.getLogger("ratekeeper")
+
+
+class Named:
+    """A limit under the name it is counted by; ``table`` where its store cannot block."""
+
+    __slots__ = ("limit", "name", "table")
+
+    def __init__(self, name: str, limit: Limit | Several, table: Any) -> None:
+        self.name = name
+        self.limit = limit
+        self.table = table
+
+
+class Keeper:
+    """One worker's decisions."""
+
+    def __init__(self, policy: Policy, options: Options) -> None:
+        self.options = options
+        self.policy = policy
+        self.settings: Settings = policy.program.settings  # as loaded, before the switches
+        self.switches = Switches(options.state)
+        self.tally = Tally()
+        self.violations = LoggingSink()
+        self.named: dict[Name, Named] = {}
+        self.is_ready = True
+        self.store_answers = True
+        self.apply_switches()
+
+    # Requests, by the rules.
+
+    def check(self, request: Request) -> PolicyVerdict | Awaitable[PolicyVerdict]:
+        """Decide a request by the rules."""
+        policy = self.policy
+        began = perf_counter_ns()
+        program = policy.program
+        selection = program.selection(request)
+        if policy.store.blocking:
+            return self.check_elsewhere(request, selection)
+        verdict = program.quick(selection, request) if selection.is_simple else policy.check(request)
+        self.note(selection, verdict, perf_counter_ns() - began)
+        return verdict
+
+    async def check_elsewhere(self, request: Request, selection: Any) -> PolicyVerdict:
+        began = perf_counter_ns()
+        verdict = await self.policy.acheck(request)
+        self.note(selection, verdict, perf_counter_ns() - began)
+        return verdict
+
+    def note(self, selection: Any, verdict: PolicyVerdict, nanos: int) -> None:
+        program = self.policy.program
+        endpoint = verdict.request.route or endpoint_of(selection)
+        self.tally.note(program, verdict, endpoint, nanos)
+        if verdict.why or verdict.notes.shadow or verdict.notes.graced:
+            self.violations(event_of(program, selection, verdict, nanos))
+
+    # Limits that the caller names.
+
+    def name(self, rule: str | None, limit: Any, name: str | None) -> Named:
+        """What a caller means by the name of a rule, or by a limit with a name of its own."""
+        place = rule, tuple(limit) if isinstance(limit, list) else limit, name
+        try:
+            found = self.named.get(place)
+        except TypeError:
+            raise InvalidInput(f"limit: expected text such as '100/minute', got {shown(limit)}.") from None
+        return found or self.learn(place)
+
+    def learn(self, place: Name) -> Named:
+        rule, limit, name = place
+        if rule is not None:
+            if limit is not None or name is not None:
+                raise InvalidInput("rule: expected no limit or name beside it, as the rule has its own.")
+            found = [own for own in self.policy.rules if own.name == rule]
+            if not found:
+                known = ", ".join([own.name for own in self.policy.rules]) or "none"
+                raise InvalidInput(f"rule: expected the name of a rule ({known}), got {shown(rule)}.")
+            limits = found[0].limits
+            terms = limits.get(ANY_TIER) or limits.get(found[0].tier_default)
+            if terms is None:
+                raise InvalidInput(f"rule: expected one with a limit, got {shown(rule)}, which has none.")
+            space = rule
+        else:
+            if limit is None:
+                raise InvalidInput("check: expected a limit such as '100/minute', or the name of a rule.")
+            if name is not None and not (isinstance(name, str) and 0 < len(name) <= 200):
+                raise InvalidInput(f"name: expected text of 1 to 200 characters, got {shown(name)}.")
+            terms = parse_limits(limit)
+            space = name or str(terms)
+        if len(self.named) >= self.options.bounds.names:
+            raise InvalidInput(
+                f"limit: expected at most {self.options.bounds.names} different ones. "
+                "Give clients different keys, not different limits."
+            )
+        store = self.policy.store
+        table = None if store.blocking else store.table(space, terms)
+        made = self.named[place] = Named(space, terms, table)
+        return made
+
+    def ask(self, operation: str, plan: Plan, *more: Any) -> Any:
+        """The store's answer to a plan, or something to await."""
+        policy = self.policy
+        if policy.store.blocking:
+            return getattr(policy.async_store, operation)(plan, *more)
+        return getattr(policy.store, operation)(plan, *more)
+
+    def plan_of(self, named: Named, key: Any, cost: Any) -> Check:
+        return Check(named.name, encode(key), named.limit, whole_cost(cost))
+
+    # Rules, switches, health.
+
+    def apply_switches(self) -> None:
+        """Put the rules in force as the switches say."""
+        settings = self.settings
+        rules = tuple([replace(rule, mode=self.switches.mode(rule.name, rule.mode)) for rule in settings.rules])
+        current = self.policy.program.settings
+        if current is not settings or rules != settings.rules:
+            self.policy.replace(replace(settings, rules=rules))
+        self.named.clear()
+
+    def reload(self) -> None:
+        """Read the rules again; those that cannot be taken raise InvalidRules, and the old ones stay."""
+        if self.policy.path is None:
+            return
+        try:
+            self.policy.reload()
+        except InvalidInput:
+            self.tally.reloads["failed"] = self.tally.reloads.get("failed", 0) + 1
+            raise
+        self.settings = self.policy.program.settings
+        self.tally.reloads["done"] = self.tally.reloads.get("done", 0) + 1
+        self.apply_switches()
+        log.info("rules reloaded: %d rules", len(self.policy.rules))
+
+    def tick(self) -> None:
+        """Once in a while: look whether somebody else has thrown a switch."""
+        self.tally.minute()
+        if self.switches.look():
+            self.apply_switches()
+
+    async def probe(self) -> str:
+        """Empty if the store answers and can be relied on, else what is wrong with it."""
+        store = self.policy.async_store
+        if not store.blocking:
+            self.store_answers = True
+            return ""
+        check = Check("#probe", "probe", parse_limits("1000000/second"), 1)
+        try:
+            found = await store.peek((check,))  # type: ignore[misc]
+        except StoreUnavailable as error:
+            self.store_answers = False
+            return error.why
+        reason = getattr(found[0], "reason", "") or ""
+        self.store_answers = not reason
+        return reason
+
+
+def endpoint_of(selection: Any) -> str:
+    """The pattern of the last rule that matched: a name from a bounded set."""
+    for counter in reversed(selection.counters):
+        for pattern in counter.rule.patterns:
+            if pattern.text != "/**":
+                return str(pattern.text)
+    return "/**"
+
+
+def told(decision: Decision) -> dict[str, Any]:
+    """A decision in the words of the product."""
+    return {
+        "allowed": decision.allowed,
+        "limit": decision.limit,
+        "remaining": decision.remaining,
+        "retry_after": decision.retry_after,
+        "reset_after": decision.reset_after,
+        "delay": decision.delay,
+    }

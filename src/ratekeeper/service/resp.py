@@ -1,0 +1,391 @@
+"""The Redis door: any Redis client, in any language, can ask.
+
+    CL.THROTTLE key max_burst count period [quantity]      answers as redis-cell does
+    RK.CHECK key limit [COST n] [NAME name] [PEEK]         allowed, limit, remaining, retry_after, reset_after, delay
+
+``RK.CHECK`` tells times in microseconds, and -1 for a retry that can never pass.  ``quantity`` 0 and ``PEEK`` take
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any
+
+from hiredis import HiredisError, Reader
+
+from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, shown
+from ratekeeper.model import Check, Limit, whole_cost
+from ratekeeper.service.door import Door, Guest, log
+from ratekeeper.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ratekeeper.model import Decision
+    from ratekeeper.service.keeper import Keeper
+    from ratekeeper.service.options import Bounds
+
+    Words = list[bytes]
+    Terms = tuple[Limit, Any, int]  # the limit, its table where there is one, and what a call takes
+
+SPACE = "CL.THROTTLE"
+OK = b"+OK\r\n"
+LONG = re.compile(rb"(?:^|\n)[*%~>|]\d{4,}")  # a list so long that to make room for it would be the harm
+DIGITS = re.compile(rb"\d{1,15}")
+
+
+class RespGuest(Guest):
+    """One Redis client."""
+
+    door: RespDoor
+
+    def __init__(self, door: RespDoor) -> None:
+        super().__init__(door)
+        self.reader = Reader()
+        self.pending = 0  # bytes of a command that is not complete
+        self.tail = b""
+        self.is_known = door.token is None
+        self.version = 2
+
+    def busy(self) -> bytes:
+        return b"-ERR max number of clients reached\r\n"
+
+    def data_received(self, part: bytes) -> None:
+        if self.is_last:
+            return
+        reader = self.reader
+        if not self.pending and part[0] != 42:  # not a "*": somebody types
+            self.inline(part)
+            return
+        if LONG.search(self.tail + part if self.pending else part):
+            self.refuse("expected a command of fewer words")
+            return
+        door = self.door
+        throttle, put, terms_of = door.throttle, self.put, door.terms
+        done = False
+        try:
+            reader.feed(part)
+            while True:
+                words = reader.gets()
+                if words is False:
+                    break
+                done = True
+                if words.__class__ is not list or not words:
+                    self.refuse("expected a command")
+                    return
+                try:
+                    # The hot path: a known limit on a store that cannot block.
+                    if self.is_known and (words[0] == b"CL.THROTTLE" or words[0] == b"cl.throttle"):
+                        terms = terms_of.get((*words[2:],))
+                        if terms is not None and terms[1] is not None:
+                            decision = terms[1].check(words[1].decode(), terms[2])
+                            put(throttled(decision))
+                            door.decided[decision.allowed] += 1
+                            continue
+                        found = throttle(words)
+                    else:
+                        found = self.execute(words)
+                except (
+                    RatekeeperError,
+                    ArithmeticError,
+                    UnicodeError,
+                    LookupError,
+                    TypeError,
+                    AttributeError,
+                ) as error:
+                    found = failure(error)
+                self.answer(found)
+        except (HiredisError, MemoryError):
+            self.refuse("expected the Redis protocol")
+            return
+        if reader.has_data():
+            self.pending = len(part) if done else self.pending + len(part)
+            self.tail = part[-16:]
+            if done or not self.is_receiving:
+                self.since = door.loop.time()
+            self.is_receiving = True
+            if self.pending > door.bounds.body:
+                self.refuse("expected a shorter command")
+                return
+        else:
+            self.pending = 0
+            self.is_receiving = False
+            self.since = door.loop.time()
+        if door.waiting > door.bounds.waiting:
+            self.hold()
+        self.flush()
+
+    def inline(self, part: bytes) -> None:
+        """Commands as somebody types them, a line each."""
+        if len(part) > 4096 or not part.endswith(b"\n"):
+            self.refuse("expected the Redis protocol")
+            return
+        for line in part.splitlines():
+            words = line.split()
+            if words:
+                try:
+                    found = self.execute(words)
+                except (RatekeeperError, LookupError, UnicodeError) as error:
+                    found = failure(error)
+                self.answer(found)
+        self.flush()
+
+    def answer(self, found: bytes | Awaitable[bytes]) -> None:
+        if isinstance(found, bytes):
+            self.put(found)
+        else:
+            self.wait(found, failure)
+
+    def refuse(self, why: str) -> None:
+        """Say what is wrong and hang up: what follows cannot be read."""
+        self.is_last = self.is_receiving = True
+        self.put(b"-ERR Protocol error: %b\r\n" % why.encode())
+        self.flush()
+
+    def idle(self) -> None:
+        """Redis clients keep connections: only one that has not said who it is must go."""
+        if not self.is_known:
+            self.transport.close()
+
+    def execute(self, words: Words) -> bytes | Awaitable[bytes]:
+        if not all(word.__class__ is bytes for word in words):
+            raise InvalidInput("expected a command of texts.")
+        name = words[0].upper()
+        if not self.is_known and name not in (b"AUTH", b"HELLO", b"QUIT"):
+            return b"-NOAUTH Authentication required.\r\n"
+        own = COMMANDS.get(name)
+        if own is not None:
+            return own(self, words)
+        if name == b"CL.THROTTLE":
+            return self.door.throttle(words)
+        if name == b"RK.CHECK":
+            return self.door.check(words)
+        return b"-ERR unknown command '%b'\r\n" % plain(name.decode("latin-1")[:64])
+
+    def authorise(self, password: bytes) -> bytes:
+        token = self.door.token
+        if token is None:
+            return b"-ERR AUTH called without any password configured. Are you sure your configuration is correct?\r\n"
+        if not compare_digest(password, token.encode()):
+            return b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+        self.is_known = True
+        return OK
+
+    def auth(self, words: Words) -> bytes:
+        if len(words) not in (2, 3):
+            return wrong_number(words)
+        return self.authorise(words[-1])
+
+    def hello(self, words: Words) -> bytes:
+        place, version = 2, self.version
+        if len(words) > 1:
+            if words[1] not in (b"2", b"3"):
+                return b"-NOPROTO unsupported protocol version\r\n"
+            version = int(words[1])
+        while place < len(words):
+            option = words[place].upper()
+            if option == b"AUTH" and place + 2 < len(words):
+                answer = self.authorise(words[place + 2])
+                if answer is not OK:
+                    return answer
+                place += 3
+            elif option == b"SETNAME" and place + 1 < len(words):
+                place += 2
+            else:
+                return b"-ERR Syntax error in HELLO\r\n"
+        if not self.is_known:
+            return b"-NOAUTH HELLO must be called with the client already authenticated\r\n"
+        self.version = version
+        pairs = [(b"server", b"ratekeeper"), (b"version", b"7.0.0"), (b"proto", version), (b"id", id(self) % 2**31),
+                 (b"mode", b"standalone"), (b"role", b"master"), (b"modules", [])]  # fmt: skip
+        head = b"%%%d\r\n" % len(pairs) if version == 3 else b"*%d\r\n" % (2 * len(pairs))
+        return head + b"".join([spoken(name) + spoken(value) for name, value in pairs])
+
+    def ping(self, words: Words) -> bytes:
+        return b"+PONG\r\n" if len(words) == 1 else spoken(words[1])
+
+    def echo(self, words: Words) -> bytes:
+        return spoken(words[1]) if len(words) == 2 else wrong_number(words)
+
+    def quit(self, words: Words) -> bytes:
+        self.is_last = True
+        return OK
+
+    def fine(self, words: Words) -> bytes:
+        return OK
+
+    def client(self, words: Words) -> bytes:
+        second = words[1].upper() if len(words) > 1 else b""
+        return b":%d\r\n" % (id(self) % 2**31) if second == b"ID" else OK
+
+    def config(self, words: Words) -> bytes:
+        """``CONFIG GET``, which tools ask before they begin: we have none."""
+        return spoken([words[2], b""]) if len(words) > 2 else spoken([])
+
+    def nothing(self, words: Words) -> bytes:
+        return spoken([])
+
+    def facts(self, words: Words) -> bytes:
+        return spoken(b"# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nserver:ratekeeper\r\n")
+
+
+COMMANDS: dict[bytes, Callable[[RespGuest, Words], bytes]] = {
+    b"AUTH": RespGuest.auth, b"HELLO": RespGuest.hello, b"PING": RespGuest.ping, b"ECHO": RespGuest.echo,
+    b"QUIT": RespGuest.quit, b"SELECT": RespGuest.fine, b"RESET": RespGuest.fine, b"CLIENT": RespGuest.client,
+    b"COMMAND": RespGuest.nothing, b"CONFIG": RespGuest.config, b"INFO": RespGuest.facts,
+}  # fmt: skip
+
+
+class RespDoor(Door):
+    """The Redis protocol, versions 2 and 3."""
+
+    name = "resp"
+    guest = RespGuest
+
+    def __init__(self, keeper: Keeper, bounds: Bounds) -> None:
+        super().__init__(bounds)
+        self.keeper = keeper
+        self.token = keeper.options.token
+        self.terms: dict[tuple[bytes, ...], Terms] = {}
+        self.calls = 0
+        self.decided = [0, 0]  # refused and allowed on the hot path, until the next sweep
+
+    def sweep(self) -> None:
+        self.terms.clear()  # the rules, the store or the switches may be others by now
+        tally = self.keeper.tally
+        for allowed, result in enumerate(("refused", "allowed")):
+            if self.decided[allowed]:
+                tally.bump(SPACE, result, self.decided[allowed])
+        tally.doors["resp"] = tally.doors.get("resp", 0) + self.calls + sum(self.decided)
+        self.calls, self.decided = 0, [0, 0]
+        super().sweep()
+
+    def throttle(self, words: Words) -> bytes | Awaitable[bytes]:
+        """CL.THROTTLE, as redis-cell answers it: whole seconds, rounded up."""
+        if len(words) not in (5, 6):
+            return wrong_number(words)
+        burst, count, period = (whole(word) for word in words[2:5])
+        quantity = whole(words[5]) if len(words) == 6 else 1
+        limit = Limit(count, period, burst=burst + 1)
+        key = text_of(words[1])
+        self.calls += 1
+        killed = self.keeper.switches.is_killed
+        if quantity and not killed:
+            store = self.keeper.policy.store
+            if len(self.terms) < self.bounds.names:
+                table = None if store.blocking else store.table(SPACE, limit)
+                self.terms[(*words[2:],)] = limit, table, quantity
+        check = Check(SPACE, encoded(key), limit, quantity or 1)
+        operation = "check" if quantity and not killed else "peek"
+        return self.then(operation, check, throttled)
+
+    def check(self, words: Words) -> bytes | Awaitable[bytes]:
+        """RK.CHECK."""
+        if len(words) < 3:
+            return wrong_number(words)
+        cost, name, operation, place = 1, None, "check", 3
+        while place < len(words):
+            option = words[place].upper()
+            if option == b"PEEK":
+                operation = "peek"
+                place += 1
+            elif option == b"COST" and place + 1 < len(words):
+                cost = whole(words[place + 1])
+                place += 2
+            elif option == b"NAME" and place + 1 < len(words):
+                name = words[place + 1].decode()
+                place += 2
+            else:
+                raise InvalidInput(
+                    f"RK.CHECK: expected COST n, NAME name or PEEK, got {shown(option.decode('latin-1'))}."
+                )
+        named = self.keeper.name(None, words[2].decode(), name)
+        check = Check(named.name, encoded(text_of(words[1])), named.limit, whole_cost(cost))
+        self.calls += 1
+        operation = "peek" if self.keeper.switches.is_killed else operation
+        return self.then(operation, check, exact)
+
+    def then(self, operation: str, check: Check, tell: Callable[[Decision], bytes]) -> bytes | Awaitable[bytes]:
+        outcome = self.keeper.ask(operation, (check,))
+        if not hasattr(outcome, "__await__"):
+            if operation == "check":
+                self.keeper.tally.count(check.space, outcome[0])
+            return tell(outcome[0])
+
+        async def later() -> bytes:
+            (decision,) = await outcome
+            if operation == "check":
+                self.keeper.tally.count(check.space, decision)
+            return tell(decision)
+
+        return later()
+
+
+def throttled(decision: Decision) -> bytes:
+    """Limited or not, limit, remaining, seconds to the next try (-1: none needed), seconds to full recovery."""
+    if decision.allowed:
+        return b"*5\r\n:0\r\n:%d\r\n:%d\r\n:-1\r\n:%d\r\n" % (
+            decision.limit, decision.remaining, -int(-decision.reset_after // 1),
+        )  # fmt: skip
+    retry = decision.retry_after
+    return b"*5\r\n:1\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
+        decision.limit, decision.remaining, -1 if retry is None else -int(-retry // 1),
+        -int(-decision.reset_after // 1),
+    )  # fmt: skip
+
+
+def exact(decision: Decision) -> bytes:
+    retry = decision.retry_after
+    return b"*6\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
+        decision.allowed, decision.limit, decision.remaining, -1 if retry is None else round(retry * SECOND),
+        round(decision.reset_after * SECOND), round(decision.delay * SECOND),
+    )  # fmt: skip
+
+
+def whole(word: bytes) -> int:
+    if not DIGITS.fullmatch(word):
+        raise InvalidInput(f"expected a whole number, got {shown(word.decode('latin-1'))}.")
+    return int(word)
+
+
+def text_of(word: bytes) -> str | bytes:
+    """A key as text, so that it is the same one at every door; as bytes where it is none."""
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return word
+
+
+def encoded(key: str | bytes) -> str | bytes:
+    from ratekeeper.keys import encode
+
+    return encode(key)
+
+
+def failure(error: Exception) -> bytes:
+    if isinstance(error, StoreUnavailable):
+        return b"-TRYAGAIN the store does not answer\r\n"
+    if not isinstance(error, RatekeeperError):
+        if not isinstance(error, (UnicodeError, LookupError, TypeError, AttributeError, ArithmeticError)):
+            log.error("resp: a command failed", exc_info=error)
+        return b"-ERR expected a command of texts and numbers\r\n"
+    return b"-ERR %b\r\n" % plain(str(error))
+
+
+def plain(text: str) -> bytes:
+    """One line: an error reply ends at its first line break."""
+    return " ".join(text.split()).encode("ascii", "replace")[:300]
+
+
+def wrong_number(words: Words) -> bytes:
+    return b"-ERR wrong number of arguments for '%b' command\r\n" % plain(words[0].decode("latin-1")[:64].lower())
+
+
+def spoken(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return b"$%d\r\n%b\r\n" % (len(value), value)
+    if isinstance(value, int):
+        return b":%d\r\n" % value
+    return b"*%d\r\n" % len(value) + b"".join([spoken(item) for item in value])

@@ -1,0 +1,57 @@
+"""From options to a running service: one process, or a master with workers that meet in a folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratekeeper.errors import InvalidInput
+from ratekeeper.service.notify import notify
+from ratekeeper.service.options import Options
+from ratekeeper.service.worker import Worker, policy_for, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Opened = Callable[[dict[str, tuple[str, int]]], object]
+
+
+def start(options: Options, opened: Opened) -> int:
+    """Serve until told to end; returns the exit code."""
+    if options.http is options.grpc is options.resp is None:
+        raise InvalidInput("serve: expected at least one of --http, --grpc and --resp.")
+    if options.state is not None:
+        options.state.mkdir(parents=True, exist_ok=True)
+    if options.workers == 1:
+        policy_for(options).close()  # a mistake in the rules is told before anything is opened
+
+        def say(worker: Worker) -> None:
+            opened(worker.addresses)
+            notify("READY=1")
+
+        run(options, 0, os.urandom(32), say)
+        return 0
+    from ratekeeper.service.master import Master
+
+    with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
+        options = shared(options, Path(folder))
+        policy_for(options).close()
+        return Master(options, opened).run()
+
+
+def shared(options: Options, folder: Path) -> Options:
+    """Options whose workers count together: through shared memory, unless the store is shared already."""
+    from ratekeeper.shape import read
+
+    state = options.state or folder
+    for left in state.glob("worker-*"):  # of a service that ended
+        left.unlink()
+    url = options.store
+    if url is None:
+        url = read(options.rules).get("store", "memory://") if options.rules is not None else "memory://"
+    if isinstance(url, str) and url.startswith("memory://"):
+        url = f"shm://ratekeeper-{os.getpid()}"
+    return replace(options, state=state, store=url)

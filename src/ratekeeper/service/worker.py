@@ -1,0 +1,162 @@
+"""One worker: opens the doors, keeps time, and closes them in order.
+
+Closing: health turns red, doors stay open for ``drain`` seconds so that balancers notice, then nothing new is taken,
+what is under way is answered, and the worker ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.errors import InvalidInput
+from ratekeeper.policy import Policy
+from ratekeeper.service.colleagues import EVERY, Colleagues
+from ratekeeper.service.http import HttpDoor
+from ratekeeper.service.keeper import Keeper
+from ratekeeper.service.options import Options, parse_address
+from ratekeeper.service.reservations import Seal
+from ratekeeper.service.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("ratekeeper")
+
+
+def policy_for(options: Options) -> Policy:
+    """The rules of the file, or none at all: then callers name their limits themselves."""
+    if options.rules is not None:
+        return Policy.load(options.rules, store=options.store)
+    empty: dict[str, Any] = {"rules": [], "store": options.store or "memory://"}
+    return Policy.parse(empty)
+
+
+def bound(address: str, option: str, *, shared: bool) -> socket.socket:
+    """A socket bound to ``address``; ``shared`` lets every worker bind its own."""
+    host, port = parse_address(address, option)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.setblocking(False)
+    made.bind((host, port))
+    return made
+
+
+class Worker:
+    """A running service in one process."""
+
+    def __init__(self, options: Options, number: int = 0, secret: bytes = b"") -> None:
+        self.options = options
+        self.number = number
+        self.keeper = Keeper(policy_for(options), options)
+        self.colleagues = Colleagues(options.state, number, self.keeper.tally)
+        own = self.keeper.settings.secret  # shared by a fleet; else by the workers of this service
+        self.seal = Seal(own.encode() if own else secret)
+        self.site = Site(self.keeper, self.colleagues, self.seal)
+        self.doors: list[Any] = []
+        self.ended = asyncio.Event()
+        self.clock: asyncio.Task[None] | None = None
+        self.addresses: dict[str, tuple[str, int]] = {}
+
+    async def open(self) -> None:
+        options, shared = self.options, self.options.workers > 1
+        if options.http is not None:
+            door = HttpDoor(self.site.route, options.bounds)
+            await self.enter(door, bound(options.http, "--http", shared=shared))
+        if options.resp is not None:
+            from ratekeeper.service.resp import RespDoor
+
+            resp = RespDoor(self.keeper, options.bounds)
+            await self.enter(resp, bound(options.resp, "--resp", shared=shared))
+        if options.grpc is not None:
+            from ratekeeper.service.envoy import open_envoy
+
+            envoy = await open_envoy(self.keeper, options, parse_address(options.grpc, "--grpc"))
+            self.doors.append(envoy)
+            self.addresses["grpc"] = envoy.address
+        self.site.doors = [door for door in self.doors if hasattr(door, "connections")]
+        self.clock = asyncio.get_running_loop().create_task(self.keep_time())
+
+    async def enter(self, door: Any, sock: socket.socket) -> None:
+        self.addresses[door.name] = sock.getsockname()[:2]
+        await door.open(sock)
+        self.doors.append(door)
+
+    async def keep_time(self) -> None:
+        """Look at the switches, write the tally, draw the dashboard, ask after the store."""
+        beat = 0
+        while True:
+            try:
+                self.keeper.tick()
+                self.colleagues.write()
+                if beat % 2 == 0:
+                    self.site.tick()
+                if beat % 10 == 0:
+                    await self.site.probe()
+            except Exception:  # a dashboard that fails must not end decisions
+                log.exception("the clock of worker %d failed", self.number)
+            beat += 1
+            await asyncio.sleep(EVERY)
+
+    def reload(self) -> None:
+        try:
+            self.keeper.reload()
+            for door in self.doors:
+                if hasattr(door, "reload"):
+                    door.reload()
+        except InvalidInput as error:
+            log.error("rules not reloaded, the old ones stay: %s", error)
+
+    async def close(self) -> None:
+        """Turn red, wait for balancers to notice, finish what is under way, end."""
+        self.keeper.is_ready = False
+        for door in self.doors:
+            if hasattr(door, "turn_red"):
+                await door.turn_red()
+        await asyncio.sleep(self.options.drain)
+        await asyncio.gather(*[door.close(self.options.patience) for door in self.doors])
+        if self.clock is not None:
+            self.clock.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.clock
+        self.colleagues.write()
+        store: Any = self.keeper.policy.opened
+        if store is not None:
+            await store.close()
+        self.keeper.policy.close()
+        self.ended.set()
+
+
+def run(options: Options, number: int, secret: bytes, opened: Callable[[Worker], object]) -> None:
+    """Serve until SIGTERM or SIGINT; ``opened`` is called when all doors are open."""
+
+    async def main() -> None:
+        worker = Worker(options, number, secret)
+        await worker.open()
+        loop = asyncio.get_running_loop()
+        closing: list[asyncio.Task[None]] = []
+
+        def end() -> None:
+            if not closing:
+                closing.append(loop.create_task(worker.close()))
+
+        loop.add_signal_handler(signal.SIGTERM, end)
+        loop.add_signal_handler(signal.SIGINT, end)
+        loop.add_signal_handler(signal.SIGHUP, worker.reload)
+        opened(worker)
+        await worker.ended.wait()
+
+    try:
+        import uvloop
+    except ImportError:  # pragma: no cover - Windows, PyPy
+        asyncio.run(main())
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())

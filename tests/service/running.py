@@ -1,0 +1,81 @@
+"""A whole service in a thread of the test, on free ports of the loopback."""
+
+import asyncio
+import http.client
+import json
+import threading
+from contextlib import contextmanager
+
+from ratekeeper.service.options import Bounds, Options
+from ratekeeper.service.worker import Worker
+
+ANY = "127.0.0.1:0"
+
+
+class Running:
+    """``call`` asks the HTTP door; the worker itself is at hand for what has no door."""
+
+    def __init__(self, worker, loop):
+        self.worker = worker
+        self.loop = loop
+        self.addresses = worker.addresses
+
+    def call(self, method, path, body=None, headers=None):
+        """Status, headers by lower-case name, body (parsed where it is JSON)."""
+        wire = http.client.HTTPConnection(*self.addresses["http"], timeout=20)
+        try:
+            text = json.dumps(body) if isinstance(body, (dict, list)) else body
+            wire.request(method, path, text, headers or {})
+            answer = wire.getresponse()
+            found = answer.read()
+            fields = {name.lower(): value for name, value in answer.getheaders()}
+            is_json = "json" in fields.get("content-type", "") and found
+            return answer.status, fields, json.loads(found) if is_json else found
+        finally:
+            wire.close()
+
+    def post(self, path, body, **headers):
+        return self.call("POST", path, body, headers)
+
+    def run(self, coroutine):
+        """Run something on the service's own loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+
+
+@contextmanager
+def running(tmp_path=None, rules=None, bounds=None, **options):
+    if rules is not None:
+        path = tmp_path / "rules.toml"
+        path.write_text(rules)
+        options["rules"] = path
+    options = Options(**{"http": ANY, "patience": 2.0, **options}, bounds=bounds or Bounds())
+    loop = asyncio.new_event_loop()
+    made, failed = [], []
+    ready = threading.Event()
+
+    async def main():
+        try:
+            worker = Worker(options, 0, b"secret")
+            await worker.open()
+            made.append(worker)
+        except BaseException as error:
+            failed.append(error)
+        ready.set()
+        if made:
+            await made[0].ended.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+    thread.start()
+    assert ready.wait(20)
+    if failed:
+        thread.join()
+        loop.close()
+        raise failed[0]
+    found = Running(made[0], loop)
+    try:
+        yield found
+    finally:
+        if not made[0].ended.is_set():
+            asyncio.run_coroutine_threadsafe(made[0].close(), loop).result(20)
+        thread.join(20)
+        loop.close()

@@ -1,0 +1,185 @@
+"""Envoy's rate limit service: descriptors, statuses, overrides, health, reflection."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratekeeper.errors import InvalidRules
+from ratekeeper.service.descriptors import Descriptors, load
+from tests.service.running import ANY, running
+
+CONFIG = Path(__file__).parent / "ratelimit.yaml"
+OK, OVER = 1, 2
+
+
+def asked(*descriptors, domain="edge", hits=0):
+    request = rls_pb2.RateLimitRequest(domain=domain, hits_addend=hits)
+    for entries in descriptors:
+        one = request.descriptors.add()
+        for key, value in entries.items():
+            one.entries.add(key=key, value=value)
+    return request
+
+
+def connected(service):
+    return grpc.insecure_channel("{}:{}".format(*service.addresses["grpc"]))
+
+
+@pytest.fixture(scope="module")
+def channel():
+    with running(envoy_config=CONFIG, grpc=ANY, http=None) as service, connected(service) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def ask(channel):
+    return rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
+
+
+def test_a_limit_admits_its_count(ask):
+    answers = [ask(asked({"path": "/limited"})) for _ in range(7)]
+    assert [answer.overall_code for answer in answers] == [OK] * 5 + [OVER] * 2
+    assert [answer.statuses[0].limit_remaining for answer in answers] == [4, 3, 2, 1, 0, 0, 0]
+    status = answers[-1].statuses[0]
+    assert (status.current_limit.requests_per_unit, status.current_limit.unit) == (5, 2)
+    assert 0 < status.duration_until_reset.ToTimedelta().total_seconds() <= 60
+    headers = {header.key: header.value for header in answers[-1].response_headers_to_add}
+    assert 1 <= int(headers["retry-after"]) <= 60
+    assert headers["x-ratelimit-remaining"] == "0"
+
+
+def test_statuses_come_in_order_and_a_refusal_takes_nothing(ask):
+    post, other = {"tenant": "t1", "method": "POST"}, {"tenant": "t1"}
+    for _ in range(2):
+        assert ask(asked(other, post)).overall_code == OK
+    refused = ask(asked({"what": "ever"}, post, other))
+    assert [status.code for status in refused.statuses] == [OK, OVER, OK]
+    assert not refused.statuses[0].HasField("current_limit")
+    assert refused.statuses[1].current_limit.name == "posts"
+    assert refused.statuses[2].limit_remaining == 98
+    assert ask(asked(other)).statuses[0].limit_remaining == 97
+
+
+def test_values_count_apart_unless_a_wildcard_shares(ask):
+    assert [ask(asked({"path": f"/api/{n}"})).overall_code for n in range(5)] == [OK] * 5
+    assert [ask(asked({"shared": f"batch-{n}"})).overall_code for n in range(3)] == [OK, OK, OVER]
+
+
+def test_unlimited_zero_and_shadow(ask):
+    assert {ask(asked({"tenant": "u", "method": "PUT"})).overall_code for _ in range(300)} == {OK}
+    assert ask(asked({"nobody": "x"})).overall_code == OVER
+    assert [ask(asked({"trial": "x"})).overall_code for _ in range(3)] == [OK] * 3
+
+
+def test_a_limit_that_replaces_another_switches_it_off(ask):
+    both = asked({"tenant": "r", "method": "POST"}, {"vip": "r"})
+    assert {ask(both).overall_code for _ in range(5)} == {OK}
+
+
+def test_hits_at_both_levels(ask):
+    assert ask(asked({"tenant": "h"}, hits=30)).statuses[0].limit_remaining == 70
+    request = asked({"tenant": "h"}, hits=30)
+    request.descriptors[0].hits_addend.value = 5
+    assert ask(request).statuses[0].limit_remaining == 65
+    request.descriptors[0].hits_addend.value = 0
+    for _ in range(2):  # 0 of a descriptor only looks
+        assert ask(request).statuses[0].limit_remaining == 65
+
+
+def test_envoy_can_send_a_limit_along(ask):
+    request = asked({"tenant": "o"})
+    request.descriptors[0].limit.requests_per_unit = 2
+    request.descriptors[0].limit.unit = 3
+    assert [ask(request).overall_code for _ in range(3)] == [OK, OK, OVER]
+    assert ask(request).statuses[0].current_limit.unit == 3
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (asked({"a": "b"}, domain=""), "domain: expected text, got nothing. Set it in the Envoy filter."),
+        (asked(), "descriptors: expected 1 to 100 of them."),
+        (asked({}), "descriptor: expected at least one entry, each with a key."),
+    ],
+)
+def test_a_mistake_is_told(ask, request_, told):
+    with pytest.raises(grpc.RpcError) as error:
+        ask(request_)
+    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, told)
+
+
+def test_an_unknown_domain_passes(ask):
+    assert ask(asked({"path": "/limited"}, domain="other")).overall_code == OK
+
+
+def test_health_and_reflection(channel):
+    health = health_pb2_grpc.HealthStub(channel)
+    name = "envoy.service.ratelimit.v3.RateLimitService"
+    assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == 1
+    reflected = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+        iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    )
+    services = {one.name for one in next(reflected).list_services_response.service}
+    assert name in services
+
+
+def test_without_a_configuration_descriptors_meet_the_rules(tmp_path):
+    rules = '[[rules]]\nname = "writes"\nmatch = "POST /x"\nby = "ip"\nlimit = "2/hour"\n'
+    with running(tmp_path, rules, grpc=ANY, http=None) as service, connected(service) as channel:
+        ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
+        request = asked({"remote_address": "198.51.100.1", "method": "POST", "path": "/x"})
+        answers = [ask(request) for _ in range(3)]
+        assert [answer.overall_code for answer in answers] == [OK, OK, OVER]
+        assert answers[2].statuses[0].current_limit.name == "writes"
+        headers = {header.key: header.value for header in answers[2].response_headers_to_add}
+        assert headers["retry-after"] == "1800"
+
+
+MISTAKES = [
+    ({"descriptors": []}, "x.yaml: domain: expected text. It is what the Envoy filter sends as domain."),
+    (
+        {"domain": "d", "descriptors": [{"key": "a", "rate_limit": {"unit": "minut", "requests_per_unit": 1}}]},
+        "x.yaml: descriptors[0].rate_limit.unit: expected one of second, minute, hour, day, week, month, year, "
+        "got 'minut'. Did you mean 'minute'?",
+    ),
+    (
+        {"domain": "d", "descriptors": [{"key": "a", "rate_limit": {"unit": "day", "requests_per_unit": -1}}]},
+        "x.yaml: descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0 to 4,294,967,295, got -1.",
+    ),
+    (
+        {"domain": "d", "descriptors": [{"key": "a"}, {"key": "a"}]},
+        "x.yaml: descriptors[1]: expected a key of its own, got 'a'. It stands here twice.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "told"), MISTAKES)
+def test_a_mistake_in_the_file_is_told(found, told):
+    with pytest.raises(InvalidRules) as error:
+        Descriptors().add(found, "x.yaml")
+    assert str(error.value) == told
+
+
+@given(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), min_size=1, max_size=3))
+def test_different_descriptors_have_different_keys(entries):
+    """The service that we replace joins parts by '_': two descriptors could share a counter."""
+    from ratekeeper.keys import encode
+
+    tree = load(CONFIG)
+    one, other = tree.find("edge", [("tenant", "a_b")]), tree.find("edge", [("tenant", "a")])
+    assert one is not None
+    assert other is not None
+    assert encode(one[1]) != encode(other[1])
+    tree.find("edge", entries)
+
+
+def test_a_folder_of_files_is_taken_together(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(f"domain: {name}\ndescriptors: [{{key: a}}]\n")
+    assert set(load(tmp_path).domains) == {"one", "two"}

@@ -1,0 +1,155 @@
+"""The HTTP door: order, bounds, and clients that mean harm."""
+
+import socket
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ratekeeper.service.options import Bounds
+from tests.service.running import running
+
+CHECK = b'{"key":"%b","limit":"%d/hour"}'
+
+
+def post(body, more=b""):
+    return b"POST /v1/check HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b" % (more, len(body), body)
+
+
+def talk(service, sent, until=b"", most=5.0):
+    """What comes back until ``until`` has come, or the door hangs up."""
+    with socket.create_connection(service.addresses["http"], most) as wire:
+        wire.settimeout(most)
+        wire.sendall(sent)
+        found = b""
+        while not until or until not in found:
+            part = wire.recv(65536)
+            if not part:
+                break
+            found += part
+        return found
+
+
+@pytest.fixture(scope="module")
+def service():
+    with running() as found:
+        yield found
+
+
+def test_requests_sent_ahead_are_answered_in_order(service):
+    sent = b"".join([post(CHECK % (b"ahead", 50)) for _ in range(60)])
+    found = talk(service, sent + b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    left = [int(part.partition(b'"remaining":')[2].partition(b",")[0]) for part in found.split(b"HTTP/1.1 ")[1:61]]
+    assert left == [*range(49, -1, -1), *[0] * 10]
+    assert found.endswith(b"ok\n")
+
+
+def test_exactly_the_limit_passes_of_ten_times_as_many_at_once(service):
+    """Thirty connections, all sending ahead."""
+    found = []
+
+    def client():
+        sent = b"".join([post(CHECK % (b"crowd", 100)) for _ in range(33)])
+        found.append(talk(service, sent + b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
+
+    threads = [threading.Thread(target=client) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    text = b"".join(found)
+    assert text.count(b'"allowed":true') == 100
+    assert text.count(b'"allowed":false') == 30 * 33 - 100
+
+
+def test_head_has_the_headers_and_no_body(service):
+    found = talk(service, b"HEAD /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert b"content-length: 3\r\n" in found
+    assert found.endswith(b"\r\n\r\n")
+
+
+BROKEN = [
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b" 400 "),
+    (b"GET / HTTP/9.9\r\n\r\n", b" 400 "),
+    (
+        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b" 400 ",
+    ),
+    (b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", b" 400 "),
+    (b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 40_000 + b"\r\n\r\n", b" 431 "),
+    (b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n", b" 431 "),
+    (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 300 + b"\r\n", b" 431 "),
+    (b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n" + b"a" * 300_000, b" 413 "),
+]
+
+
+@pytest.mark.parametrize(("sent", "status"), BROKEN)
+def test_what_cannot_be_taken_is_refused_and_the_door_closed(service, sent, status):
+    found = talk(service, sent)
+    assert status in found.split(b"\r\n")[0] + b" "
+    assert b"connection: close" in found
+
+
+def test_slow_clients_are_cut_off():
+    with running(bounds=Bounds(send_for=0.0, idle_for=0.0)) as service:
+        assert b" 408 " in talk(service, b"GET / HTTP/1.1\r\nhost:", most=10)
+        assert talk(service, b"", most=10) == b""
+
+
+def test_more_connections_than_there_is_room_for_are_told_so():
+    with running(bounds=Bounds(connections=2)) as service:
+        address = service.addresses["http"]
+        with socket.create_connection(address) as one, socket.create_connection(address) as two:
+            for wire in (one, two):
+                wire.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert wire.recv(100).startswith(b"HTTP/1.1 200")
+            assert talk(service, b"").startswith(b"HTTP/1.1 503")
+
+
+def test_answers_under_way_finish_and_health_turns_red_first(tmp_path):
+    rules = '[[rules]]\nname = "queue"\nby = "all"\nlimit = "100/second burst 100 leaky_bucket"\n'
+    with running(tmp_path, 'trusted_proxies = ["127.0.0.1"]\n' + rules, drain=0.2) as service:
+        headers = {"X-Original-URI": "/"}
+        statuses = []
+        threads = [
+            threading.Thread(target=lambda: statuses.append(service.call("GET", "/v1/auth", headers=headers)[0]))
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        closing = threading.Thread(target=lambda: service.run(service.worker.close()))
+        while service.worker.keeper.tally.doors.get("http", 0) < 20:
+            pass
+        closing.start()
+        while service.worker.keeper.is_ready:
+            pass
+        assert service.call("GET", "/readyz")[0] == 503
+        for thread in threads:
+            thread.join()
+        closing.join()
+        assert statuses == [200] * 20
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.tuples(
+            st.sampled_from([b"GET", b"POST", b"BREW", b""]),
+            st.sampled_from([b"/", b"/v1/check", b"/v1/auth", b"*", b"http://x/", b"/%zz\xff"]),
+            st.lists(st.binary(max_size=40), max_size=4),
+            st.binary(max_size=100),
+        ).map(lambda parts: b"%b %b HTTP/1.1\r\n%b\r\n\r\n%b" % (parts[0], parts[1], b"\r\n".join(parts[2]), parts[3])),
+    )
+)
+def test_no_bytes_bring_the_door_down(service, sent):
+    with socket.create_connection(service.addresses["http"], 5) as wire:
+        wire.sendall(sent)
+        wire.shutdown(socket.SHUT_WR)
+        wire.settimeout(5)
+        found = b""
+        while part := wire.recv(65536):
+            found += part
+    assert b" 500 " not in found
+    assert service.call("GET", "/healthz")[0] == 200

@@ -1,0 +1,172 @@
+"""The Redis door: redis-py talks to it as to a server with redis-cell, and no bytes bring it down."""
+
+import shutil
+import socket
+import subprocess
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ratekeeper.service.options import Bounds
+from tests.service.running import ANY, running
+
+
+@pytest.fixture(scope="module")
+def service():
+    with running(resp=ANY) as found:
+        yield found
+
+
+@pytest.fixture(params=[2, 3])
+def client(service, request):
+    with redis.Redis(port=service.addresses["resp"][1], protocol=request.param, socket_timeout=10) as found:
+        yield found
+
+
+def talk(service, sent):
+    with socket.create_connection(service.addresses["resp"], 5) as wire:
+        wire.settimeout(5)
+        wire.sendall(sent)
+        wire.shutdown(socket.SHUT_WR)
+        found = b""
+        while part := wire.recv(65536):
+            found += part
+        return found
+
+
+def test_throttle_answers_as_redis_cell_does(client):
+    client.execute_command("RK.CHECK", "warm", "1/hour")
+    key = f"cell{client.connection_pool.connection_kwargs['protocol']}"
+    answers = [client.execute_command("CL.THROTTLE", key, 2, 3, 3600) for _ in range(4)]
+    assert answers == [[0, 3, 2, -1, 1200], [0, 3, 1, -1, 2400], [0, 3, 0, -1, 3600], [1, 3, 0, 1200, 3600]]
+
+
+def test_quantity_0_only_looks_and_more_than_the_burst_never_passes(client):
+    assert client.execute_command("CL.THROTTLE", "looked", 4, 5, 3600, 0)[:3] == [0, 5, 5]
+    assert client.execute_command("CL.THROTTLE", "looked", 4, 5, 3600, 6)[:4] == [1, 5, 5, -1]
+
+
+def test_sent_ahead_it_answers_in_order(client):
+    key = f"ahead{client.connection_pool.connection_kwargs['protocol']}"
+    pipe = client.pipeline(transaction=False)
+    for _ in range(300):
+        pipe.execute_command("CL.THROTTLE", key, 199, 200, 36000)
+    assert [answer[2] for answer in pipe.execute()] == [*range(199, -1, -1), *[0] * 100]
+
+
+def test_our_own_command_is_exact(client):
+    key = f"own{client.connection_pool.connection_kwargs['protocol']}"
+    assert client.execute_command("RK.CHECK", key, "3/hour", "COST", 2) == [1, 3, 1, 0, 2_400_000_000, 0]
+    allowed, limit, remaining, retry, reset, delay = client.execute_command("RK.CHECK", key, "3/hour", "COST", 2)
+    assert (allowed, limit, remaining, delay) == (0, 3, 1, 0)
+    assert 1_190_000_000 < retry <= 1_200_000_000
+    assert reset == retry + 1_200_000_000
+    assert client.execute_command("RK.CHECK", key, "3/hour", "PEEK")[2] == 1
+    assert client.execute_command("RK.CHECK", key, "3/hour", "COST", 9)[3] == -1
+
+
+def test_text_is_the_same_key_at_every_door(service, client):
+    key = f"door{client.connection_pool.connection_kwargs['protocol']}"
+    service.post("/v1/check", {"key": key, "limit": "5/hour", "cost": 4})
+    assert client.execute_command("RK.CHECK", key, "5/hour")[2] == 0
+
+
+WRONG = [
+    (("CL.THROTTLE", "k", 1, 1), "wrong number of arguments for 'cl.throttle' command"),
+    (("CL.THROTTLE", "k", 1, "x", 1), "expected a whole number, got 'x'."),
+    (("CL.THROTTLE", "", 1, 1, 1), "key: expected something that names the caller, got ''."),
+    (("RK.CHECK", "k", "3/minut"), "limit '3/minut': expected"),
+    (("RK.CHECK", "k", "3/minute", "CST", 1), "RK.CHECK: expected COST n, NAME name or PEEK, got 'CST'."),
+    (("FLUSHALL",), "unknown command 'FLUSHALL'"),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), WRONG)
+def test_a_mistake_is_told(client, words, told):
+    with pytest.raises(redis.ResponseError) as error:
+        client.execute_command(*words)
+    assert str(error.value).startswith(told)
+
+
+def test_a_password_is_asked_for():
+    with running(resp=ANY, token="secret") as service:
+        port = service.addresses["resp"][1]
+        for client in (redis.Redis(port=port), redis.Redis(port=port, password="wrong")):
+            with client, pytest.raises((redis.AuthenticationError, redis.ResponseError)):
+                client.ping()
+        with redis.Redis(port=port, password="secret", protocol=3) as client:
+            assert client.ping()
+
+
+def test_redis_cli_is_understood(service):
+    binary = shutil.which("redis-cli")
+    if binary is None:
+        pytest.skip("no redis-cli here")
+    words = [binary, "-p", str(service.addresses["resp"][1]), "CL.THROTTLE", "cli", "15", "30", "60"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == [
+        "0",
+        "16",
+        "15",
+        "-1",
+        "2",
+    ]
+
+
+def test_what_is_typed_is_understood(service):
+    assert talk(service, b"PING\r\nECHO hello\r\n") == b"+PONG\r\n$5\r\nhello\r\n"
+
+
+KNOWN = [b"CL.THROTTLE", b"RK.CHECK", b"AUTH", b"HELLO", b"CONFIG", b"1", b"9" * 30, b"3/s"]
+HARM = [
+    b"*4294967295\r\n",
+    b"*100000000\r\n",
+    b"*1\r\n$99999999999\r\n",
+    b"*-5\r\n",
+    b"*1\r\n*1\r\n*1\r\n*1\r\n",
+]
+
+
+@pytest.mark.parametrize("sent", HARM)
+def test_harm_is_refused(service, sent):
+    found = talk(service, sent)
+    assert found == b"" or found.startswith(b"-ERR Protocol error: ")
+
+
+def test_a_long_list_is_refused_in_two_parts_as_well(service):
+    with socket.create_connection(service.addresses["resp"], 5) as wire:
+        wire.settimeout(5)
+        wire.sendall(b"*1")
+        assert service.call("GET", "/healthz")[0] == 200  # by now the first part has been read
+        wire.sendall(b"00000000\r\n")
+        assert wire.recv(100).startswith(b"-ERR Protocol error: expected a command of fewer words")
+
+
+def test_a_command_without_end_is_refused():
+    with running(resp=ANY, bounds=Bounds(body=1000)) as service:
+        assert talk(service, b"*2\r\n$4\r\nPING\r\n$99999\r\n" + b"a" * 5000).startswith(b"-ERR Protocol error")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.lists(
+            st.one_of(st.sampled_from(KNOWN), st.binary(max_size=30)), min_size=1, max_size=8,
+        ).map(lambda words: b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(w), w) for w in words])),
+    )
+)  # fmt: skip
+def test_no_bytes_bring_the_door_down(service, sent):
+    talk(service, sent)
+    assert talk(service, b"*1\r\n$4\r\nPING\r\n") == b"+PONG\r\n"
+
+
+def test_the_same_answers_from_redis(redis_server):
+    with running(resp=ANY, store=f"{redis_server.url}/4?deadline=10") as service:
+        with redis.Redis(port=service.addresses["resp"][1]) as client:
+            pipe = client.pipeline(transaction=False)
+            for _ in range(20):
+                pipe.execute_command("CL.THROTTLE", "far", 9, 10, 3600)
+            assert [answer[2] for answer in pipe.execute()] == [*range(9, -1, -1), *[0] * 10]
+        redis_server.client(db=4).flushdb()
