@@ -447,3 +447,34 @@ def test_explain_says_every_step_and_takes_nothing():
     assert steps["r5"].text == "refuses with 403: allowed from 10.0.0.0/8 only"
     unlimited = policy.explain(Request("GET", "/a/1", HERE, facts={"tier": "gold"}))
     assert unlimited.steps[1].text == "is unlimited for tier gold"
+
+
+def test_explain_tells_blocks_costs_and_what_can_never_pass():
+    policy, _ = make(
+        {"limit": "1/second", "penalty": {"after": 1, "within": "1 minute", "block": "1 hour"}},
+        {"match": "/big", "limit": "2/minute", "cost": 5},
+        {"match": "/odd", "limit": "2/minute", "cost": "header:X-Cost"},
+        {"match": "/inside", "allow_from": ["203.0.113.0/24"]},
+        {"limit": "9/minute", "enforce_percent": 0, "by": lambda request: request.path},
+    )
+    count(policy, 2)
+    paths = ["/big", "/odd", "/inside"]
+    told = [
+        [step.text for step in policy.explain(Request("GET", path, HERE, {"X-Cost": "x"})).steps if step.applies]
+        for path in paths
+    ]
+    assert told[0][:2] == [
+        "1/second, by ip, cost 1: blocked for 3600 s more by its penalty",
+        "2/minute, by ip, cost 5: can never pass: at most 2 at once",
+    ]
+    assert told[1][1] == "refuses with 400: the request states a cost that is no whole number"
+    assert told[2][1] == "lets this address in, and limits nothing"
+    assert told[2][2] == "9/minute, by <lambda>, cost 1: 9 of 9 left (not enforced for this subject)"
+    preflight = Request("OPTIONS", "/", HERE, {"Origin": "https://a.example", "Access-Control-Request-Method": "PUT"})
+    assert "a CORS preflight: not counted" in policy.explain(preflight).lines
+
+
+def test_a_dictionary_is_expected():
+    with pytest.raises(InvalidRules, match=r"^rules: expected a dictionary, got 'rules.toml'. To read a file"):
+        Policy.parse("rules.toml")
+    assert repr(make({"limit": "1/minute"})[0]) == "Policy(1 rules)"

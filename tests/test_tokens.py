@@ -175,7 +175,7 @@ def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
         answers.append(jwks(two=other))
         assert seen(own, rotated)[0] is None  # unknown key: not believed, and not fetched again at once
         assert len(asked) == 1
-        tokens.fetched_at -= HURRY_FOR + 1
+        tokens.tried_at -= HURRY_FOR + 1
         assert seen(own, rotated)[0] is None  # this one starts the fetch
         with tokens.fetching:
             pass
@@ -205,3 +205,22 @@ def test_mistakes_are_told_at_once(own, message):
         policy(**own)
     assert message in str(found.value)
     assert SECRET not in str(found.value)
+
+
+def test_a_key_set_that_cannot_be_fetched_is_tried_again_and_believes_nobody(keys):
+    tries = []
+
+    def fail():
+        tries.append(1)
+        raise OSError
+
+    seconds = [1000.0]
+    tokens = Tokens(algorithms=["ES256"], jwks=fail, fetched=True, clock=lambda: seconds[0])
+    for _ in range(3):
+        with tokens.fetching:  # whoever fetches has finished
+            pass
+        assert tokens.claims(jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})) == {}
+        seconds[0] += HURRY_FOR + 1
+    with tokens.fetching:
+        pass
+    assert len(tries) == 3

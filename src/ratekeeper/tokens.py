@@ -7,6 +7,7 @@ is not believed and the caller is counted by address.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from hashlib import blake2b
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
     Claims = Mapping[str, Any]
 
+log = logging.getLogger("ratekeeper")
 MOST_KNOWN = 8192
 REFRESH_FOR = 600.0  # seconds that a fetched JWKS is used
-HURRY_FOR = 30.0  # at most so often an unknown key id makes it be fetched earlier
+HURRY_FOR = 30.0  # at most so often it is fetched, whatever key ids tokens name
 LONGEST_TOKEN = 8192
 NOTHING: Claims = {}
 SECRETS = ("HS256", "HS384", "HS512")
@@ -61,20 +63,20 @@ class Tokens:
         self.header = header.lower().encode("latin-1")
         self.clock = clock
         self.keys: dict[str | None, Any] = {}
-        self.fetched_at = 0.0
+        self.fetched_at = self.tried_at = float("-inf")
         self.fetching = threading.Lock()
         self.known: dict[bytes, tuple[float, Claims]] = {}
         self.is_remote = fetched
         if jwks is not None:
             if fetched:
-                self.refresh(hurry=False)
+                self.refresh()
             else:
                 self.read_keys(jwks())
 
     def claims(self, text: str) -> Claims:
         """The verified claims of a token; none of a token that is not good now."""
         if self.is_remote and self.clock() - self.fetched_at > REFRESH_FOR:
-            self.refresh(hurry=False)
+            self.refresh()
         if not 0 < len(text) <= LONGEST_TOKEN:
             return NOTHING
         name = blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
@@ -100,7 +102,7 @@ class Tokens:
                 next(iter(self.keys.values())) if len(self.keys) == 1 and key_id is None else None
             )
             if key is None:
-                self.refresh(hurry=True)
+                self.refresh()
                 return NOTHING
         try:
             found: Claims = self.jwt.decode(
@@ -116,19 +118,20 @@ class Tokens:
             return NOTHING
         return found
 
-    def refresh(self, *, hurry: bool) -> None:
-        """Fetch the JWKS in a thread, unless one is at it or it was done a moment ago."""
-        if not self.is_remote or (hurry and self.clock() - self.fetched_at < HURRY_FOR):
+    def refresh(self) -> None:
+        """Fetch the JWKS in a thread, unless one is at it or it was tried a moment ago."""
+        if not self.is_remote or self.clock() - self.tried_at < HURRY_FOR:
             return
         if self.fetching.acquire(blocking=False):
-            self.fetched_at = self.clock()
+            self.tried_at = self.clock()
             threading.Thread(target=self.fetch, name="ratekeeper-jwks", daemon=True).start()
 
     def fetch(self) -> None:
         try:
             self.read_keys(self.jwks())  # type: ignore[misc]
-        except Exception:  # the old keys stay, and the next refresh tries again
-            self.fetched_at = self.clock() - REFRESH_FOR + HURRY_FOR
+            self.fetched_at = self.clock()
+        except Exception:  # the old keys stay, and a later refresh tries again
+            log.warning("the key set of identity.jwt could not be fetched; the keys known so far stay")
         finally:
             self.fetching.release()
 

@@ -111,3 +111,28 @@ def test_a_sentence_a_line_is_kept_short_enough_to_read() -> None:
         for line in prose(page).splitlines():
             if not line.startswith(("|", "#", "!", "<")):
                 assert len(line) <= 400, f"{page.name}: {line[:80]}…"
+
+
+def test_every_metric_is_documented() -> None:
+    from prometheus_client import CollectorRegistry
+
+    from ratekeeper.sinks.prometheus import PrometheusSink
+
+    page = (DOCS / "reference" / "events.md").read_text("utf-8")
+    registry = CollectorRegistry()
+    PrometheusSink(registry)
+    for metric in registry.collect():
+        name = metric.name + ("_total" if metric.type == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in getattr(metric, "_labelnames", ()))
+        assert f"| `{name}` | {labels}" in page, name
+    source = (ROOT / "src" / "ratekeeper" / "sinks" / "opentelemetry.py").read_text("utf-8")
+    for name in re.findall(r'"(ratelimit\.[a-z_.]+)"', source):
+        assert f"`{name}`" in page, name
+
+
+def test_every_key_of_a_rules_file_is_documented() -> None:
+    from ratekeeper.schema import RULE, RULES
+
+    page = (DOCS / "reference" / "rules.md").read_text("utf-8")
+    for name in [*RULES["properties"], *RULE["properties"]]:
+        assert f"| `{name}`" in page, name
