@@ -35,7 +35,7 @@ class Decided:
     def check(self, policy: Policy, request: Request, is_gone: Gone = None) -> PolicyVerdict | None:
         """The refusal of ``policy``, None if it admits the request; waits for its turn where that is later.
 
-        A caller that ``is_gone`` by then gives its place back and raises CancelledError, as if it had been cancelled.
+        A caller that ``is_gone`` by then gives its place back; ConnectionAbortedError says so.
         """
         verdict = policy.check(request)
         if not verdict.allowed:
@@ -46,14 +46,15 @@ class Decided:
         if policy.delays and verdict.delay:
             try:
                 policy.clock.sleep(round(verdict.delay * SECOND))
-                stay(is_gone)
+                if is_gone is not None and is_gone():
+                    raise ConnectionAbortedError
             except BaseException:
                 self.give_back()
                 raise
         return None
 
     async def acheck(self, policy: Policy, request: Request, is_gone: Gone = None) -> PolicyVerdict | None:
-        """``check`` for an event loop."""
+        """``check`` for an event loop; a caller that left raises CancelledError."""
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         if not verdict.allowed:
             await self.agive_back()
@@ -63,7 +64,8 @@ class Decided:
         if policy.delays and verdict.delay:
             try:
                 await policy.clock.asleep(round(verdict.delay * SECOND))
-                stay(is_gone)
+                if is_gone is not None and is_gone():
+                    raise asyncio.CancelledError
             except BaseException:
                 await self.agive_back()
                 raise
@@ -103,8 +105,3 @@ class Decided:
     def added(self) -> list[tuple[str, str]]:
         """``fields`` for a response that says itself what its body is."""
         return [field for field in self.fields if field[0] != "content-type"]
-
-
-def stay(is_gone: Gone) -> None:
-    if is_gone is not None and is_gone():
-        raise asyncio.CancelledError

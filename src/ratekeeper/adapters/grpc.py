@@ -1,0 +1,139 @@
+"""gRPC server interceptors: a call that is refused ends with RESOURCE_EXHAUSTED and says when to come back.
+
+    server = grpc.server(pool, interceptors=[RateLimitInterceptor("rules.toml")])
+    server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor("rules.toml")])
+
+A call is a POST to ``/package.Service/Method``, and its metadata are its headers.  A refusal carries RetryInfo in
+``grpc-status-details-bin`` and ``grpc-retry-pushback-ms``, which gRPC's own retries obey.  Every call gets the
+RateLimit fields as trailing metadata, unless its handler sets other ones.  Rules that count messages see those of
+request streams.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+from ratekeeper.adapters import policy_of
+from ratekeeper.adapters.decided import Decided
+from ratekeeper.adapters.rpc_status import CODES, refusal_trailers, trailers
+from ratekeeper.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from ratekeeper.policy import Policy
+    from ratekeeper.verdict import PolicyVerdict
+
+KINDS = {
+    (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+    (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+    (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+    (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+}
+
+
+class RateLimitInterceptor(grpc.ServerInterceptor):
+    """Ask a policy before each call.  ``facts`` tells of the call's context what was verified, as a dictionary."""
+
+    def __init__(
+        self,
+        policy: Policy | str | Path | Mapping[str, Any],
+        facts: Callable[[Any], Mapping[str, Any] | None] | None = None,
+    ) -> None:
+        self.policy = policy_of(policy)
+        self.facts = facts
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        handler = continuation(details)
+        return None if handler is None else self.wrapped(handler, details.method)
+
+    def wrapped(self, handler: Any, method: str) -> Any:
+        name, make = KINDS[handler.request_streaming, handler.response_streaming]
+        wrap = self.wrap(getattr(handler, name), method, handler.request_streaming)
+        return make(wrap, handler.request_deserializer, handler.response_serializer)
+
+    def wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
+        def called(message: Any, context: Any) -> Any:
+            request = request_of(method, context, self.facts)
+            decided = Decided()
+            try:
+                refusal = decided.check(self.policy, request, lambda: not context.is_active())
+            except ConnectionAbortedError:
+                return context.abort(grpc.StatusCode.CANCELLED, "The caller left before its turn.")
+            if refusal is not None:
+                refuse(refusal, context)
+            context.set_trailing_metadata(trailers(decided.verdict))
+            if streams and self.policy.limits_messages:
+                message = self.counted(message, request, context)
+            return behaviour(message, context)
+
+        return called
+
+    def counted(self, messages: Iterator[Any], request: Request, context: Any) -> Iterator[Any]:
+        for message in messages:
+            verdict = self.policy.check_message(request)
+            if not verdict.allowed:
+                refuse(verdict, context)
+            yield message
+
+
+class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor):
+    """RateLimitInterceptor for ``grpc.aio``; plain handlers, which run in threads there, are asked about in them."""
+
+    async def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:  # type: ignore[override]
+        handler = await continuation(details)
+        return None if handler is None else self.wrapped(handler, details.method)
+
+    def wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
+        async def admitted(message: Any, context: Any) -> Any:
+            request = request_of(method, context, self.facts)
+            decided = Decided()
+            refusal = await decided.acheck(self.policy, request)
+            if refusal is not None:
+                await refuse(refusal, context)
+            context.set_trailing_metadata(trailers(decided.verdict))
+            return self.acounted(message, request, context) if streams and self.policy.limits_messages else message
+
+        async def awaited(message: Any, context: Any) -> Any:
+            return await behaviour(await admitted(message, context), context)
+
+        async def streamed(message: Any, context: Any) -> AsyncIterator[Any]:
+            async with aclosing(behaviour(await admitted(message, context), context)) as parts:
+                async for part in parts:
+                    yield part
+
+        if inspect.isasyncgenfunction(behaviour):
+            return streamed
+        return awaited if inspect.iscoroutinefunction(behaviour) else super().wrap(behaviour, method, streams)
+
+    async def acounted(self, messages: AsyncIterator[Any], request: Request, context: Any) -> AsyncIterator[Any]:
+        async for message in messages:
+            verdict = await self.policy.acheck_message(request)
+            if not verdict.allowed:
+                await refuse(verdict, context)
+            yield message
+
+
+def request_of(method: str, context: Any, facts: Callable[[Any], Any] | None) -> Request:
+    made = Request("POST", method, peer_of(context.peer()), context.invocation_metadata() or (), route=method)
+    made.facts = facts(context) if facts is not None else None
+    return made
+
+
+def peer_of(text: str) -> str | None:
+    """``ipv4:203.0.113.9:443`` and ``ipv6:[::1]:443`` -> the address; None for a UNIX socket."""
+    kind, _, rest = unquote(text).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None
+
+
+def refuse(verdict: PolicyVerdict, context: Any) -> Any:
+    """End the call; raises, or is to be awaited."""
+    context.set_trailing_metadata(refusal_trailers(verdict))
+    return context.abort(CODES[verdict.status], verdict.message)
