@@ -30,6 +30,7 @@ class Step:
     peer: str = HERE
     headers: tuple[tuple[str, str], ...] = ()
     after: float = 0.0  # seconds that pass before it
+    waits: float = 0.0  # seconds that it must wait for its turn
     status: int = 200
     expected: dict[str, str | None] = field(default_factory=dict)
     body: dict[str, Any] | bytes | None = None
@@ -216,6 +217,43 @@ CASES = [
         rules({"limit": "1/minute"}),
         [Step(path="/stream", expected={"x-ratelimit-remaining": "0"}, body=b"onetwothree"), Step(path="/stream", status=429)],
     ),
+    Case(
+        "users have their own, wherever they are, and others their address",
+        rules({"by": "user", "limit": "1/minute"}, identity={"user": "header:X-Api-Key"}),
+        [
+            Step(headers=(("X-Api-Key", "ann"),)),
+            Step(headers=(("X-Api-Key", "ann"),), peer=THERE, status=429),
+            Step(headers=(("X-Api-Key", "bob"),)),
+            Step(),
+            Step(status=429),
+        ],
+    ),
+    Case(
+        "who is exempt is not counted",
+        rules({"limit": "1/minute"}, exempt=["198.51.100.0/24"]),
+        [Step(), Step(status=429), *[Step(peer=THERE, expected={"x-ratelimit-limit": ABSENT}) for _ in range(3)]],
+    ),
+    Case(
+        "the route is a template, never the path",
+        rules({"match": "/items/{id}", "by": ["route", "ip"], "limit": "1/minute"}),
+        [Step(path="/items/1"), Step(path="/items/2", status=429)],
+    ),
+    Case(
+        "a leaky bucket delays instead of refusing",
+        rules({"limit": "2/second burst 3 leaky_bucket", "max_delay": "1 second"}),
+        [Step(), Step(waits=0.5), Step(waits=0.5, body=b"ok"), Step(after=10), Step(waits=0.5)],
+    ),
+    Case(
+        "a store that cannot decide is a 503 where a rule says deny, and nothing elsewhere",
+        rules({"match": "/login", "limit": "1/minute", "on_store_error": "deny"},
+              {"match": "/news", "limit": "1/minute", "on_store_error": "allow"}, store="redis://127.0.0.1:1/0"),
+        [
+            Step(path="/login", status=503, body={"error": "unavailable"},
+                 expected={"retry-after": "1", "x-ratelimit-limit": ABSENT, "cache-control": "no-store", "x-app": ABSENT}),
+            Step(path="/news", expected={"x-app": "yes"}),
+            Step(path="/news"),
+        ],
+    ),
 ]  # fmt: skip
 
 
@@ -230,7 +268,11 @@ def run(case: Case, make_client: Any) -> None:
     client = make_client(policy)
     for number, step in enumerate(case.steps):
         clock.advance(step.after)
-        compare(f"{case.name}: step {number}", step, client(step))
+        before = clock.now
+        answer = client(step)
+        compare(f"{case.name}: step {number}", step, answer)
+        assert clock.now == before + step.waits, (case.name, number)
+    policy.close()
 
 
 def compare(where: str, step: Step, answer: Answer) -> None:

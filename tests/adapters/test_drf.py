@@ -8,12 +8,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from ratekeeper import InvalidInput, Policy
+from ratekeeper.adapters.drf import RateLimitThrottle, limits
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import HERE, THERE, rules
 from tests.adapters.django_site import OURS, user_of
 from tests.adapters.test_django import site
-
-from ratekeeper.adapters.drf import RateLimitThrottle, limits  # isort: skip - settings come first
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,8 @@ HTTP_ONLY = {
     "clients are apart",  # all calls come from one loopback address
     "an address from elsewhere is forbidden, and told nothing else",
     "who does not stop is blocked",
+    "who is exempt is not counted",
+    "the route is a template, never the path",  # a method is called by its name
 }
 TOLD = ("ratelimit", "x-ratelimit", "retry-after")
 

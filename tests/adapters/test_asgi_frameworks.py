@@ -1,0 +1,88 @@
+"""The ASGI middleware in Litestar and Quart, all cases through their own test clients; Starlette's are in test_asgi."""
+
+import asyncio
+
+import pytest
+from litestar import Litestar, MediaType, Request, Response, route
+from litestar.middleware import DefineMiddleware
+from litestar.response import Stream
+from litestar.testing import TestClient
+from quart import Quart
+
+from ratekeeper.adapters.asgi import RateLimitMiddleware
+from tests.adapters.cases import CASES, Answer, run
+
+METHODS = ["GET", "HEAD", "POST", "OPTIONS"]
+
+
+@route(["/", "/{rest:path}"], http_method=METHODS, media_type=MediaType.TEXT, status_code=200)
+async def answer(request: Request) -> Response[str]:
+    if request.scope["path"] == "/stream":
+        return Stream(iter(["one", "two", "three"]), headers={"X-App": "yes"})  # type: ignore[return-value]
+    return Response("ok", headers={"X-App": "yes"}, media_type=MediaType.TEXT)
+
+
+class From:
+    """An application whose requests come from ``peer``: the test client of Litestar has but one address."""
+
+    def __init__(self, app):
+        self.app = app
+        self.peer = ""
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http":
+            scope["client"] = (self.peer, 40_000)
+        await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_litestar(case):
+    def client(policy):
+        app = Litestar([answer], middleware=[DefineMiddleware(RateLimitMiddleware, policy=policy)], openapi_config=None)
+        app.asgi_handler = near = From(app.asgi_handler)
+        own = TestClient(app)
+
+        def send(step):
+            near.peer = step.peer
+            found = own.request(step.method, step.path, headers=list(step.headers), follow_redirects=False)
+            return Answer(found.status_code, [(k.lower(), v) for k, v in found.headers.items()], found.content)
+
+        return send
+
+    run(case, client)
+
+
+def quart_app(policy):
+    app = Quart(__name__)
+
+    async def parts():
+        for part in (b"one", b"two", b"three"):
+            yield part
+
+    @app.route("/", defaults={"rest": ""}, methods=METHODS)
+    @app.route("/<path:rest>", methods=METHODS)
+    async def home(rest):
+        return (parts() if rest == "stream" else "ok"), {"X-App": "yes"}
+
+    app.asgi_app = RateLimitMiddleware(app.asgi_app, policy=policy)
+    return app
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_quart(case):
+    with asyncio.Runner() as runner:
+
+        def client(policy):
+            app = quart_app(policy)
+
+            async def send(step):
+                peer = {"client": (step.peer, 40_000)}
+                found = await app.test_client().open(
+                    step.path, method=step.method, headers=list(step.headers), scope_base=peer
+                )
+                headers = [(name.lower(), value) for name, value in found.headers.items()]
+                return Answer(found.status_code, headers, await found.get_data())
+
+            return lambda step: runner.run(send(step))
+
+        run(case, client)
