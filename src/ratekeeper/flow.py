@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     Effect = "Ask | Sleep | Turn"
     Flow = Generator[Any, Any, T]
 
+# Microseconds between two looks for a lease that was given back.
+SHORTEST_LOOK = 1_000
+LONGEST_LOOK = 32_000
+
 
 class Ask:
     """Call ``operation`` of the store with these arguments; its result is sent back."""
@@ -228,12 +232,15 @@ def acquire_plan(
     served = False
     try:
         wait: int | None = 0
+        look = SHORTEST_LOOK
         try:
             now, states = yield Ask("states", plan)
         except StoreUnavailable:
             pass  # nothing can be foreseen: wait in line, and see
         else:
             wait = foresee(plan, states, now, lines.ahead(ticket), ticket)
+            if wait is not None and any(check.limit.is_leased for check in plan):
+                wait = 0  # a lease may be given back at any moment: the wait is a guess
         if wait is None or (patience is not None and wait > patience):
             decisions = yield from ask("peek", plan)
             return postponed(decisions, wait)
@@ -245,6 +252,8 @@ def acquire_plan(
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
             allowed = all(decisions)
             wait = longest([one.delay if allowed else one.retry_after for one in decisions])
+            if wait and not allowed:
+                wait, look = sooner(plan, decisions, wait, look, left)
             is_denied = any(one.reason.startswith("deny") for one in decisions)
             if wait is None or (left is not None and wait > left) or is_denied:
                 if allowed:  # admitted to a queue, but its turn comes too late
@@ -265,6 +274,17 @@ def acquire_plan(
             raise
         return tuple([Decision(True, one.limit, one.remaining, 0.0, one.reset_after, 0.0) for one in decisions])
     return decisions
+
+
+def sooner(plan: Plan, decisions: tuple[Decision, ...], wait: int, look: int, left: int | None) -> tuple[int, int]:
+    """When to ask again, where leases are what is missing: soon, at the deadline at last, then ever less often."""
+    rates = [one.retry_after for check, one in zip(plan, decisions, strict=True) if not check.limit.is_leased]
+    if len(rates) == len(plan):
+        return wait, look
+    soon = max(longest(rates) or 0, min(wait, look))
+    if left is not None and 0 < left < soon:
+        soon = left
+    return soon, min(2 * look, LONGEST_LOOK)
 
 
 def postponed(decisions: tuple[Decision, ...], wait: int | None) -> tuple[Decision, ...]:

@@ -84,6 +84,14 @@ class Front:
     def plan(self, key: Key, cost: int) -> Check:
         return Check(self.name, encode(key), self.limits, whole_cost(cost), self.on_store_error)
 
+    def refundable(self, key: Key, cost: int) -> Check:
+        if self.limits.is_leased:
+            raise InvalidInput(
+                f"refund: expected the reservation of a lease to be settled, as a lease of '{self.limits}' is known by "
+                "when it was taken. Use reserve() as a block."
+            )
+        return self.plan(key, cost)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.limits)!r}, name={self.name!r})"
 
@@ -162,17 +170,20 @@ class Limiter(Front):
         flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock, priority)
         return drive(flow, self.store, self.clock, self.lines)
 
-    def reserve(self, key: Key, cost: int = 1) -> Reservation:
-        """Take ``cost`` now, settle later for what was really used.
+    def reserve(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Reservation:
+        """Take ``cost`` now, or within ``timeout`` seconds, and settle later for what was really used.
 
-        In a ``with`` block a refusal raises LimitExceeded, and an exception gives everything back.
+        In a ``with`` block a refusal raises LimitExceeded, and an exception gives everything back.  A lease, of a limit
+        such as ``"20 concurrent"``, is given back at the end of the block in any case.
         """
         plan = self.plan(key, cost)
-        return Reservation(self, plan, self.ask("check", plan))
+        if timeout is None:
+            return Reservation(self, plan, self.ask("check", plan))
+        return Reservation(self, plan, self.acquire(key, cost, timeout, priority))
 
     def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
-        return self.ask("refund", self.plan(key, cost))
+        return self.ask("refund", self.refundable(key, cost))
 
     def reset(self, key: Key) -> None:
         """Forget all that ``key`` has used."""
@@ -253,16 +264,17 @@ class AsyncLimiter(Front):
         flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock, priority)
         return await adrive(flow, self.store, self.clock, self.lines)
 
-    def reserve(self, key: Key, cost: int = 1) -> AsyncReservation:
-        """Take ``cost`` now, settle later for what was really used: ``async with``, or await it.
+    def reserve(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> AsyncReservation:
+        """Take ``cost`` now, or within ``timeout`` seconds, and settle later: ``async with``, or await it.
 
-        In an ``async with`` block a refusal raises LimitExceeded, and an exception gives everything back.
+        In an ``async with`` block a refusal raises LimitExceeded, and an exception gives everything back.  A lease, of
+        a limit such as ``"20 concurrent"``, is given back at the end of the block in any case.
         """
-        return AsyncReservation(self, self.plan(key, cost))
+        return AsyncReservation(self, self.plan(key, cost), patience(timeout), priority)
 
     async def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
-        return await self.ask("refund", self.plan(key, cost))
+        return await self.ask("refund", self.refundable(key, cost))
 
     async def reset(self, key: Key) -> None:
         """Forget all that ``key`` has used."""
@@ -314,20 +326,27 @@ class Reservation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if kind is not None and not self.settled:
+        if not self.settled and (kind is not None or self.taken.limit.is_leased):
             self.settle(0)
 
 
 class AsyncReservation(Reservation):
     """A reservation on an event loop: await it, or enter it with ``async with``."""
 
-    def __init__(self, limiter: AsyncLimiter, check: Check) -> None:
+    def __init__(self, limiter: AsyncLimiter, check: Check, patience: int | None, priority: int) -> None:
         self.limiter = limiter  # type: ignore[assignment]
         self.taken = check
+        self.patience = patience
+        self.priority = priority
         self.settled = True  # nothing is taken yet
 
     async def take(self) -> AsyncReservation:
-        self.decision = await self.limiter.ask("check", self.taken)  # type: ignore[misc]
+        limiter = self.limiter
+        if self.patience is None:
+            self.decision = await limiter.ask("check", self.taken)  # type: ignore[misc]
+        else:
+            flow = acquire(limiter.lines, self.taken, self.patience, limiter.clock, self.priority)
+            self.decision = await adrive(flow, limiter.store, limiter.clock, limiter.lines)
         self.settled = not self.decision.allowed
         return self
 
@@ -345,7 +364,7 @@ class AsyncReservation(Reservation):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if kind is not None and not self.settled:
+        if not self.settled and (kind is not None or self.taken.limit.is_leased):
             await self.settle(0)
 
 
@@ -397,7 +416,10 @@ def decorated(limiter: Front, function: F, key: object, cost: object, timeout: S
         )
     if is_async and not limiter.asynchronous and limiter.store.blocking:
         raise InvalidInput(f"{function.__qualname__}: expected AsyncLimiter, as this store would block the event loop.")
+    holds = limiter.limits.is_leased  # then for as long as the call lasts
     ask: Callable[..., Any] = limiter.check if timeout is None else limiter.acquire  # type: ignore[attr-defined]
+    if holds:
+        ask = limiter.reserve  # type: ignore[attr-defined]
     extra = {} if timeout is None else {"timeout": timeout}
 
     def request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -410,6 +432,12 @@ def decorated(limiter: Front, function: F, key: object, cost: object, timeout: S
         @wraps(function)
         async def awaited(*args: Any, **kwargs: Any) -> Any:
             decision = request(args, kwargs)
+            if holds and limiter.asynchronous:
+                async with decision:
+                    return await function(*args, **kwargs)
+            if holds:
+                with decision:
+                    return await function(*args, **kwargs)
             if limiter.asynchronous:
                 decision = await decision
             if not decision:
@@ -421,6 +449,9 @@ def decorated(limiter: Front, function: F, key: object, cost: object, timeout: S
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         decision = request(args, kwargs)
+        if holds:
+            with decision:
+                return function(*args, **kwargs)
         if not decision:
             raise LimitExceeded(decision, limiter.name)
         return function(*args, **kwargs)

@@ -8,10 +8,10 @@ with the same pure rule that decided.
 from __future__ import annotations
 
 from ratekeeper import native
-from ratekeeper.algorithms import ALGORITHMS, BUCKETS, several, unlimited
+from ratekeeper.algorithms import BUCKETS, RULES, several, unlimited
 from ratekeeper.errors import InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.keys import encode
-from ratekeeper.units import SECOND, format_period, parse_limit, parse_period, to_micros
+from ratekeeper.units import LEASE, SECOND, format_period, parse_limit, parse_period, to_micros
 
 core = native.core
 
@@ -31,6 +31,7 @@ UNLIMITED = 10**15 - 1  # what "unlimited" reports; the largest whole number of 
 LONGEST_PERIOD = 400 * 86_400 * SECOND
 LONGEST_LOG = 2**20
 MOST_SLICES = 100
+MOST_LEASES = 2**16
 # Bounds that let a 64-bit word and a double hold the same numbers as a Python integer.
 MOST_DRAIN = 2**26
 MOST_TICKS = 2**52
@@ -97,12 +98,10 @@ class Limit(Frozen):
         self._build(place, count, micros, burst, algorithm, slices)
 
     def _build(self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int) -> None:
-        if algorithm not in ALGORITHMS:
-            near = did_you_mean(str(algorithm), ALGORITHMS)
-            raise InvalidLimit(
-                f"{place}: expected an algorithm ({', '.join(ALGORITHMS)}), got {shown(algorithm)}.{near}"
-            )
-        most = LONGEST_LOG if algorithm == "sliding_log" else MOST
+        if algorithm not in RULES:
+            near = did_you_mean(str(algorithm), RULES)
+            raise InvalidLimit(f"{place}: expected an algorithm ({', '.join(RULES)}), got {shown(algorithm)}.{near}")
+        most = {"sliding_log": LONGEST_LOG, "concurrency": MOST_LEASES}.get(algorithm, MOST)
         whole(place, "a count", count, most, zero="To refuse everybody, take the route away.")
         if not 1 <= micros <= LONGEST_PERIOD:
             raise InvalidLimit(
@@ -134,7 +133,7 @@ class Limit(Frozen):
             unit=unit,
             drain=drain,
             full=capacity * unit,
-            rule=ALGORITHMS[algorithm],
+            rule=RULES[algorithm],
         )
 
     @classmethod
@@ -185,18 +184,26 @@ class Limit(Frozen):
         return self.algorithm == "unlimited"
 
     @property
+    def is_leased(self) -> bool:
+        """Whether what is taken is held, and given back: ``"20 concurrent"``."""
+        return self.algorithm == "concurrency"
+
+    @property
     def layout(self) -> str:
         """Names the meaning of a state: two limits may share states only if this is equal."""
         if self.algorithm in BUCKETS:
             return f"bucket:{self.unit}:{self.drain}"
-        if self.algorithm == "sliding_log":
-            return "log"
+        if self.algorithm in ("sliding_log", "concurrency"):
+            return "log" if self.algorithm == "sliding_log" else "leases"
         return f"{self.algorithm}:{self.micros}:{self.slices}"
 
     def __str__(self) -> str:
         if self.is_unlimited:
             return "unlimited"
         period = format_period(self.micros)
+        if self.is_leased:
+            lasts = "" if self.micros == LEASE else f" for {period}" if " " in period else f" for 1 {period}"
+            return f"{self.count} concurrent{lasts}"
         words = [f"{self.count} per {period}" if " " in period else f"{self.count}/{period}"]
         if self.burst != self.count:
             words.append(f"burst {self.burst}")
@@ -301,6 +308,7 @@ class Several(Frozen):
     __slots__ = ("limits",)
     limits: tuple[Limit, ...]
     rule = several
+    is_leased = False
 
     def __init__(self, limits: Sequence[Limit]) -> None:
         self.fix(limits=tuple(limits))
@@ -343,6 +351,11 @@ def parse_limits(
     kept = [limit for limit in dict.fromkeys(found) if not limit.is_unlimited]
     if not kept:
         return UNLIMITED_LIMIT
+    if len(kept) > 1 and any(limit.is_leased for limit in kept):
+        raise InvalidLimit(
+            f"limits: expected '{next(limit for limit in kept if limit.is_leased)}' alone, as it is given back and the "
+            "others are not, got a list. Put it into a limiter or a rule of its own."
+        )
     return kept[0] if len(kept) == 1 else Several(kept)
 
 

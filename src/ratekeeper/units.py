@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Seconds = float | int | timedelta
 
 SECOND = 1_000_000
+LEASE = 60 * SECOND  # what is taken of "20 concurrent" ends by itself after this
 
 # The largest first: a period is written in the largest unit that divides it.
 UNITS: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -112,6 +113,8 @@ def parse_limit(text: str) -> dict[str, int | str]:
     if not words:
         raise InvalidLimit(f"{place}: expected a limit such as '100/minute', got nothing.")
     count, words = take_number(words, place, "a count")
+    if words[:1] == ["concurrent"]:
+        return parse_leases(count, words[1:], place)
     if not words or words[0] not in ("/", "per"):
         raise InvalidLimit(
             f"{place}: expected '/' or 'per' after the count, got {shown(words[0]) if words else 'nothing'}. "
@@ -134,3 +137,16 @@ def parse_limit(text: str) -> dict[str, int | str]:
                 f"got {shown(word)}.{did_you_mean(word, known)}"
             )
     return found
+
+
+def parse_leases(count: int, words: list[str], place: str) -> dict[str, int | str]:
+    """What follows ``20 concurrent``: nothing, or ``for 30 seconds``, after which a lease ends by itself."""
+    micros = LEASE
+    if words[:1] == ["for"]:
+        micros, words = take_period(words[1:], place)
+    if words:
+        raise InvalidLimit(
+            f"{place}: expected nothing more, or 'for' and how long a lease lasts at most, "
+            f"got {shown(' '.join(words))}."
+        )
+    return {"count": count, "micros": micros, "algorithm": "concurrency"}

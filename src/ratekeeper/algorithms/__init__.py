@@ -1,4 +1,4 @@
-"""The six rules, each a module of pure functions over one key's state.
+"""The rules, each a module of pure functions over one key's state.
 
 Every module has the same face:
 
@@ -19,6 +19,7 @@ nobody is locked out for longer than one full recovery.
 from __future__ import annotations
 
 from ratekeeper.algorithms import (
+    concurrency,
     fixed_window,
     gcra,
     leaky_bucket,
@@ -39,6 +40,9 @@ ALGORITHMS: dict[str, ModuleType] = {
     "leaky_bucket": leaky_bucket,
     "gcra": gcra,
 }
+
+# All that a limit may name: leases are counted like the others, but given back, and so stand apart.
+RULES: dict[str, ModuleType] = {**ALGORITHMS, "concurrency": concurrency}
 
 # These hold `burst` and drain at a constant rate; the others count what came in a window.
 BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})

@@ -27,6 +27,7 @@ enum algorithm { FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW, TOKEN_BUCKET, LEAKY_
 
 typedef struct {
     enum algorithm algorithm;
+    bool leases;  /* concurrency: a sliding log that gives back by the instant */
     u64 count;
     u64 micros;   /* the period */
     u64 slices;

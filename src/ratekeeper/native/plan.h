@@ -337,7 +337,7 @@ static inline void refund_part(const Item *item, const Part *part, const Limit *
     case SLIDING_LOG: {
         Log log = item_log(item, part, words - part->offset);
         if (log_length(&log))
-            sliding_log_refund(&log, item->cost, at);
+            (limit->leases ? concurrency_refund : sliding_log_refund)(&log, item->cost, at);
         break;
     }
     case UNLIMITED: break;

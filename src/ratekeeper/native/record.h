@@ -12,6 +12,7 @@
 #include "../algorithms/fixed_window.h"
 #include "../algorithms/gcra.h"
 #include "../algorithms/leaky_bucket.h"
+#include "../algorithms/concurrency.h"
 #include "../algorithms/sliding_log.h"
 #include "../algorithms/sliding_window.h"
 #include "../algorithms/token_bucket.h"

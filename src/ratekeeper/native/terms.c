@@ -18,12 +18,12 @@ static bool number_in(PyObject *limit, const char *name, u64 *number) {
 
 static bool limit_from(PyObject *object, Limit *limit) {
     static const char *names[] = {"fixed_window", "sliding_log", "sliding_window", "token_bucket",
-                                  "leaky_bucket", "gcra",        "unlimited"};
+                                  "leaky_bucket", "gcra",        "unlimited",      "concurrency"};
     PyObject *name = PyObject_GetAttrString(object, "algorithm");
     if (!name)
         return false;
     int found = -1;
-    for (int index = 0; index < 7; index++)
+    for (int index = 0; index < 8; index++)
         if (PyUnicode_CompareWithASCIIString(name, names[index]) == 0)
             found = index;
     if (found < 0)
@@ -31,7 +31,8 @@ static bool limit_from(PyObject *object, Limit *limit) {
     Py_DECREF(name);
     if (found < 0)
         return false;
-    limit->algorithm = found;
+    limit->leases = found == 7;
+    limit->algorithm = found = limit->leases ? SLIDING_LOG : found;
     if (!number_in(object, "count", &limit->count) || !number_in(object, "micros", &limit->micros) ||
         !number_in(object, "slices", &limit->slices) || !number_in(object, "capacity", &limit->capacity) ||
         !number_in(object, "unit", &limit->unit) || !number_in(object, "drain", &limit->drain))

@@ -42,6 +42,7 @@ VERSION = b"1"  # of the records' format: part of every key's digest
 LONGEST_WHOLE = 128  # a log of more than so many is kept as a ring, which the server changes in place
 SLACK = 1_000  # milliseconds that a key outlives its state
 MOST_NAMES = 10_000
+LOGS = ("sliding_log", "concurrency")  # their states grow and shrink
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
 SHOWN = 32  # letters of a space in a key's name: for people, the digest tells spaces apart
 
@@ -128,7 +129,7 @@ class Subject:
         self.kinds = "r" if self.ring else "".join(KINDS[part.algorithm] for part in parts)
         self.ttl = number(max(longer, *[time_to_live(part) for part in parts]))
         sizes = [state_size(part) for part in parts]
-        self.size = 0 if parts[0].algorithm == "sliding_log" else sum(sizes)  # 0: it varies
+        self.size = 0 if parts[0].algorithm in LOGS else sum(sizes)  # 0: it varies
         self.cuts = [(sum(sizes[:index]), sum(sizes[: index + 1])) for index in range(len(parts))]
         self.words = b"".join([bulk(packed_limit(part)) for part in parts])
         self.words_count = 3 + len(parts)
@@ -188,8 +189,8 @@ class Ledger:
         self.denials = Denials(enabled=False) if denials is None else denials
         parts: Sequence[Limit] = limit.limits if isinstance(limit, Several) else (limit,)
         # A log changes its length, so each has a key of its own; the others share a record.
-        packed = [index for index, part in enumerate(parts) if part.algorithm not in ("sliding_log", "unlimited")]
-        logs = [index for index, part in enumerate(parts) if part.algorithm == "sliding_log"]
+        packed = [index for index, part in enumerate(parts) if part.algorithm not in ("unlimited", *LOGS)]
+        logs = [index for index, part in enumerate(parts) if part.algorithm in LOGS]
         groups = ([packed] if packed else []) + [[index] for index in logs]
         self.order = [index for group in groups for index in group]
         self.subjects = []

@@ -49,7 +49,7 @@ class Denials:
         self.enabled = enabled
 
     def note(self, key: str | bytes, limit: Limit | Several, cost: int, state: State, now: int, sent: int) -> None:
-        if not self.enabled:
+        if not self.enabled or limit.is_leased:  # a lease may be given back at any moment, anywhere
             return
         wait = limit.rule.retry_after(state, now, limit, cost)
         lasts = LONGEST if wait is None else min(wait * 1000, LONGEST)

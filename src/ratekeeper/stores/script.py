@@ -17,6 +17,7 @@ KINDS = {
     "fixed_window": "f",
     "sliding_window": "s",
     "sliding_log": "d",
+    "concurrency": "c",
 }
 SERVER_TIME = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
 GIVEN_TIME = "local now = table.remove(ARGV, 1) + 0\n"

@@ -1,0 +1,42 @@
+-- Twin of concurrency.py: the same names in the same order, no redis.call, whole numbers below 2^53.
+--
+-- state  an instant in I7 for each lease, oldest first; '' is EMPTY
+-- limit  >I8I4  micros, count
+
+local pack, unpack = struct.pack, struct.unpack
+
+-- How many were taken no later than `instant`.
+local function bisect_right(state, instant)
+  local low, high = 0, #state / 7
+  while low < high do
+    local middle = (low + high - (low + high) % 2) / 2
+    if unpack('>I7', state, middle * 7 + 1) > instant then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
+
+local function decide(state, now, limit, cost)
+  local micros, count = unpack('>I8I4', limit)
+  local size = #state / 7
+  if size > 0 and unpack('>I7', state, #state - 6) > now then -- the clock stepped back: nothing was taken after now
+    local past = bisect_right(state, now)
+    state = string.sub(state, 1, past * 7) .. string.rep(pack('>I7', now), size - past)
+  end
+  local gone = bisect_right(state, now - micros)
+  if size - gone + cost > count then
+    return state, false
+  end
+  return string.sub(state, gone * 7 + 1) .. string.rep(pack('>I7', now), cost), true
+end
+
+local function refund(state, now, limit, cost, at)
+  local past = bisect_right(state, at)
+  local taken_then = past - bisect_right(state, at - 1)
+  return string.sub(state, 1, (past - math.min(cost, taken_then)) * 7) .. string.sub(state, past * 7 + 1)
+end
+
+return decide, refund

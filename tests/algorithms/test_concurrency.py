@@ -1,0 +1,258 @@
+"""So many at once: leases that end when they are given back, or by themselves."""
+
+import asyncio
+import random
+import threading
+
+import pytest
+
+from ratekeeper import AsyncLimiter, Limit, Limiter, LimitExceeded, MemoryStore
+from ratekeeper.errors import InvalidInput, InvalidLimit
+from ratekeeper.model import Check, parse_limits
+from ratekeeper.stores import open_store
+from ratekeeper.testing import FakeClock
+
+STORES = {"pure": lambda clock: MemoryStore(clock=clock), "memory": lambda clock: open_store("memory://", clock=clock)}
+
+
+@pytest.fixture(params=STORES)
+def make_store(request):
+    return STORES[request.param]
+
+
+def make(make_store, text="2 concurrent for 30 seconds"):
+    clock = FakeClock(start=100.0)
+    return clock, Limiter(text, store=make_store(clock))
+
+
+def test_a_lease_is_held_for_the_block_and_then_given_back(make_store):
+    _, limiter = make(make_store)
+    with limiter.reserve("k"), limiter.reserve("k"):
+        assert limiter.peek("k").remaining == 0
+        with pytest.raises(LimitExceeded) as caught, limiter.reserve("k"):
+            pass
+        assert caught.value.retry_after == 30.0
+        assert limiter.reserve("other")
+    assert limiter.peek("k").remaining == 2
+
+
+def test_an_exception_gives_it_back(make_store):
+    _, limiter = make(make_store)
+    with pytest.raises(OSError, match="gone"), limiter.reserve("k"):
+        raise OSError("gone")
+    assert limiter.peek("k").remaining == 2
+
+
+def test_a_lease_that_nobody_gives_back_ends_by_itself(make_store):
+    clock, limiter = make(make_store)
+    assert limiter.check("k", cost=2)
+    clock.advance(29.999999)
+    assert not limiter.check("k")
+    clock.advance(0.000001)
+    assert limiter.check("k", cost=2)
+
+
+def test_giving_back_a_lease_that_has_ended_takes_nobody_elses_away(make_store):
+    clock, limiter = make(make_store)
+    late = limiter.reserve("k")
+    clock.advance(30)
+    assert limiter.reserve("k")
+    assert limiter.reserve("k")
+    late.settle(0)
+    assert limiter.peek("k").remaining == 0
+    assert not limiter.check("k")
+
+
+def test_a_lowered_limit_waits_for_leases_to_come_back(make_store):
+    clock, limiter = make(make_store, "5 concurrent")
+    lowered = Limiter("2 concurrent", store=limiter.store, name=limiter.name)
+    held = [limiter.reserve("k") for _ in range(4)]
+    clock.advance(1)
+    assert not lowered.check("k")
+    for lease in held[:3]:
+        lease.settle(0)
+    assert lowered.peek("k").remaining == 1
+
+
+def test_waiting_for_a_lease_that_another_gives_back(make_store):
+    async def main():
+        clock = FakeClock()
+        limiter = AsyncLimiter("1 concurrent for 1 hour", store=make_store(clock))
+        order = []
+
+        async def work(name, seconds):
+            async with limiter.reserve("k", timeout=60):
+                order.append((name, round(clock.now)))
+                await clock.asleep(round(seconds * 1e6))
+
+        await asyncio.gather(work("a", 5), work("b", 3), work("c", 1))
+        assert order == [("a", 0), ("b", 5), ("c", 8)]
+        lease = await limiter.reserve("k")
+        late = await limiter.reserve("k", timeout=2)
+        assert not late
+        assert 11.0 <= clock.now <= 11.2
+        await lease.settle(0)
+        never = await limiter.reserve("k", cost=2, timeout=2)
+        assert never.decision.retry_after is None
+
+    asyncio.run(main())
+
+
+def test_cancellation_gives_it_back(make_store):
+    async def main():
+        clock = FakeClock(auto=False)
+        limiter = AsyncLimiter("1 concurrent", store=make_store(clock))
+
+        async def work():
+            async with limiter.reserve("k", timeout=9):
+                await asyncio.Event().wait()
+
+        holder, waiter = asyncio.create_task(work()), asyncio.create_task(work())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (await limiter.peek("k")).remaining == 0
+        for task in (waiter, holder):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await limiter.peek("k")).remaining == 1
+        assert not limiter.lines.lines
+
+    asyncio.run(main())
+
+
+def test_decorated_functions_hold_a_lease_while_they_run(make_store):
+    _, limiter = make(make_store, "1 concurrent")
+    slow = AsyncLimiter("1 concurrent", store=limiter.store)
+
+    @limiter.limit(key="k")
+    def nested(depth):
+        return nested(depth - 1) if depth else "done"
+
+    @limiter.limit(key="k")
+    async def plain():
+        return limiter.peek("k").remaining
+
+    @slow.limit(key="k")
+    async def awaited():
+        return limiter.peek("k").remaining
+
+    assert nested(0) == "done"
+    with pytest.raises(LimitExceeded):
+        nested(1)
+    assert asyncio.run(plain()) == asyncio.run(awaited()) == 0
+    assert limiter.peek("k").remaining == 1
+
+
+def test_threads_never_hold_more_than_the_limit(make_store):
+    limiter = Limiter("3 concurrent", store=make_store(None))
+    inside, most, done, lock = 0, 0, 0, threading.Lock()
+
+    def work():
+        nonlocal inside, most, done
+        for _ in range(100):
+            with limiter.reserve("k", timeout=30):
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                with lock:
+                    inside -= 1
+                    done += 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (done, inside) == (600, 0)
+    assert 1 <= most <= 3
+    assert limiter.peek("k").remaining == 3
+
+
+def walk(ask, clock, limit, seed, steps):
+    """Random takes and returns beside a plain set of leases; ``ask`` is the store's."""
+    chance = random.Random(seed)
+    leases: list[int] = []
+    everyone: list[int] = []
+    for _ in range(steps):
+        clock.advance(chance.choice([0, 0, 0.000001, 0.5, 3]))
+        now = clock.micros
+        leases = [at for at in leases if at + limit.micros > now]
+        if chance.random() < 0.6 or not everyone:
+            cost = chance.choice([1, 1, 1, 2, limit.count, limit.count + 1])
+            (decision,) = ask("check", (Check("walk", "k", limit, cost),))
+            assert decision.allowed == (len(leases) + cost <= limit.count)
+            if decision.allowed:
+                leases += [decision.at] * cost
+                everyone += [decision.at] * cost
+            elif cost <= limit.count:
+                blocking = sorted(leases)[len(leases) + cost - limit.count - 1]
+                assert round(decision.retry_after * 1e6) == blocking + limit.micros - now
+        else:
+            at = everyone.pop(chance.randrange(len(everyone)))  # perhaps one that has ended
+            (decision,) = ask("refund", (Check("walk", "k", limit, 1),), at)
+            if at in leases:
+                leases.remove(at)
+        assert decision.remaining == limit.count - len(leases)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_takes_and_returns_are_those_of_a_set(make_store, seed):
+    clock = FakeClock(start=1000.0)
+    store = make_store(clock)
+    walk(
+        lambda operation, *words: getattr(store, operation)(*words),
+        clock,
+        Limit.parse("5 concurrent for 10 seconds"),
+        seed,
+        300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("20 concurrent", "20 concurrent"),
+        ("20 concurrent for 60 seconds", "20 concurrent"),
+        ("20 concurrent for 90s", "20 concurrent for 90 seconds"),
+        ("20 concurrent for hour", "20 concurrent for 1 hour"),
+    ],
+)
+def test_how_it_is_written(text, shown):
+    limit = Limit.parse(text)
+    assert str(limit) == shown
+    assert Limit.parse(str(limit)) == limit
+    assert (limit.is_leased, limit.capacity, limit.layout) == (True, 20, "leases")
+    assert Limit(20, limit.period, algorithm="concurrency") == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "20 concurrent burst 3",
+            "limit '20 concurrent burst 3': expected nothing more, or 'for' and how long a lease lasts at most, "
+            "got 'burst 3'.",
+        ),
+        ("0 concurrent", "limit '0 concurrent': expected a count from 1 to 65,536, got 0. "
+                         "To refuse everybody, take the route away."),
+        (
+            ["20 concurrent", "5/minute"],
+            "limits: expected '20 concurrent' alone, as it is given back and the others are not, got a list. "
+            "Put it into a limiter or a rule of its own.",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes(text, message):
+    with pytest.raises(InvalidLimit) as caught:
+        parse_limits(text)
+    assert str(caught.value) == message
+
+
+def test_a_lease_is_not_refunded_by_key():
+    with pytest.raises(InvalidInput) as caught:
+        Limiter("2 concurrent").refund("k")
+    assert str(caught.value) == (
+        "refund: expected the reservation of a lease to be settled, as a lease of '2 concurrent' is known by when it "
+        "was taken. Use reserve() as a block."
+    )
