@@ -1,7 +1,7 @@
 """Claim: what a limit adds to a request, in process, through the ASGI interface: no sockets, state in memory.
 
 One rule by address adds less than every peer; ten rules of which three match, at most 2.5 times that; a 429 costs no
-more than the answer of a framework; a thousand rules are matched at no more than 3 times the cost of ten.
+more than an allowed response; a thousand rules are matched at no more than 3 times the cost of ten.
 
 CPU time of interleaved rounds, the best of each.  Peers that are middleware stand before the same bare application
 as we do; those that need a framework are measured in FastAPI, beside our middleware and our dependency.

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 LARGEST = 999_999_999_999_999  # the largest whole number of a structured field; one more and the field is void
 SECOND = 1_000_000
 MOST_TOLD = 1024
+NO_STORE = (b"cache-control", b"no-store")
+JSON = (b"content-type", b"application/json")
+USUAL_BODY = (
+    b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
+    b'"limit": %d, "retry_after": %d, "reset_at": %d}'
+)
 WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota comes back at once, not little by little
 
 
@@ -38,7 +44,7 @@ class Label:
 
     __slots__ = (
         "algorithm", "capacity", "count", "hidden", "item", "limit_field", "name", "policy", "policy_field",
-        "rule", "seconds", "told", "warn_below", "warns", "weight", "window",
+        "refused", "rule", "seconds", "told", "warn_below", "warns", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, limit: Limit, alone: bool) -> None:
@@ -59,6 +65,7 @@ class Label:
         self.policy = b"%b;q=%d;w=%d" % (self.item, self.count, seconds)
         self.policy_field = (b"ratelimit-policy", self.policy)
         self.told: dict[int, tuple[Field, ...]] = {}
+        self.refused: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}
         self.hidden = limit.is_unlimited or not rule.headers
         self.warn_below = -1 if rule.warn_at is None else limit.capacity - ceil(limit.capacity * rule.warn_at)
         self.warns = rule.warn_at is not None
@@ -71,6 +78,24 @@ class Label:
         remaining = (b"x-ratelimit-remaining", b"%d" % left)
         self.told[left] = found = (self.limit_field, remaining, (b"ratelimit", ratelimit))
         return found
+
+    def refuse(self, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
+        """The usual fields and body of a refusal, remembered: who hammers is told the same for a second."""
+        if len(self.refused) >= MOST_TOLD:
+            self.refused.clear()
+        body = USUAL_BODY % (wait, b"" if wait == 1 else b"s", self.capacity, wait, reset_at)
+        fields = (
+            self.limit_field,
+            (b"x-ratelimit-remaining", b"%d" % left),
+            (b"x-ratelimit-reset", b"%d" % reset_at),
+            self.policy_field,
+            (b"ratelimit", b"%b;r=%d;t=%d" % (self.item, left, wait)),
+            (b"retry-after", b"%d" % wait),
+            NO_STORE,
+            JSON,
+        )
+        self.refused[wait, left, reset_at] = fields, body
+        return fields, body
 
 
 def quoted(name: str) -> bytes:

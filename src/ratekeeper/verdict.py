@@ -11,7 +11,7 @@ from math import ceil
 from time import time
 from typing import TYPE_CHECKING
 
-from ratekeeper.headers import EXPOSED, binding, warning
+from ratekeeper.headers import EXPOSED, JSON, NO_STORE, binding, warning
 from ratekeeper.model import Verdict
 
 if TYPE_CHECKING:
@@ -36,13 +36,8 @@ PROBLEMS = {
     429: "https://iana.org/assignments/http-problem-types#quota-exceeded",
     503: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
 }
-USUAL_BODY = (
-    b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
-    b'"limit": %d, "retry_after": %d, "reset_at": %d}'
-)
-NO_STORE = (b"cache-control", b"no-store")
 MEDIA = {
-    "json": (b"content-type", b"application/json"),
+    "json": JSON,
     "problem": (b"content-type", b"application/problem+json"),
     "text": (b"content-type", b"text/plain; charset=utf-8"),
 }
@@ -229,17 +224,9 @@ class PolicyVerdict(Verdict):
         self._wait = wait = ceil(after) or 1
         left, reset = decision.remaining, decision.reset_after
         reset_at = ceil(time() + (reset if reset > wait else wait))
-        self._body = USUAL_BODY % (wait, b"" if wait == 1 else b"s", label.capacity, wait, reset_at)
-        return [
-            label.limit_field,
-            (b"x-ratelimit-remaining", b"%d" % left),
-            (b"x-ratelimit-reset", b"%d" % reset_at),
-            label.policy_field,
-            (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, wait)),
-            (b"retry-after", b"%d" % wait),
-            NO_STORE,
-            MEDIA["json"],
-        ]
+        told = label.refused.get((wait, left, reset_at)) or label.refuse(wait, left, reset_at)
+        self._body = told[1]
+        return [*told[0]]
 
     def cors(self) -> list[Field]:
         """What lets a browser's script read a refusal, and the limits on any response."""
