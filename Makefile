@@ -53,9 +53,10 @@ test: $(INSTALLED) ## run the suite on $JOBS processes (2), all but the real one
 	@$(PY) -m pytest -n $(JOBS) -m "not real" $(ARGS)
 
 # pytest exits 5 when nothing was collected: fine as long as there is no tests/real.
-real: $(INSTALLED) ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
+real: $(VENV)/.group-real ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
+	@$(PY) scripts/ensure-envoy >/dev/null 2>&1 || echo "no Envoy here: its tests are skipped"
 	@RATEKEEPER_REAL_SHORT=$(SHORT) $(PY) -m pytest -m real --timeout 600 $(ARGS) \
 		|| { code=$$?; [ $$code -eq 5 ] && [ ! -d tests/real ]; }
 

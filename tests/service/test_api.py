@@ -208,6 +208,8 @@ def test_switches_need_the_token_and_change_the_rules(service):
     assert not service.post("/v1/check", request)[2]["allowed"]
     assert service.post("/v1/admin/kill", {"killed": True}, **token)[2] == {"killed": True}
     assert service.post("/v1/check", request)[2]["allowed"]
+    used = [service.post("/v1/check", {"key": "killed", "limit": "1/hour"})[2]["allowed"] for _ in range(3)]
+    assert used == [True, True, True]
     assert service.post("/v1/admin/kill", {"killed": False}, **token)[2] == {"killed": False}
     assert not service.post("/v1/check", request)[2]["allowed"]
     assert service.post("/v1/admin/switch", {"rule": "later", "mode": None}, **token)[2]["mode"] == "shadow"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from email.utils import formatdate
 from http import HTTPStatus
-from json import dumps
+from json import JSONEncoder, dumps
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,5 +64,8 @@ def problem(status: int, detail: str, fields: Iterable[tuple[bytes, bytes]] = ()
     return answer(status, dumps(body).encode() + b"\n", PROBLEM, fields)
 
 
+encode = JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+
+
 def as_json(value: object) -> bytes:
-    return dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return encode(value).encode()

@@ -6,7 +6,7 @@ from json import loads
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, did_you_mean, shown
-from ratekeeper.model import Check, whole_cost
+from ratekeeper.model import UNLIMITED, Check, whole_cost
 from ratekeeper.request import Request
 from ratekeeper.service.answers import JSON, answer, as_json, problem
 from ratekeeper.service.keeper import told
@@ -71,7 +71,9 @@ class Api:
             if key.__class__ is list:
                 key = tuple_of(key)
             cost = found.get("cost", 1)
-            decision = (table.peek if self.keeper.switches.is_killed else table.check)(key, cost)
+            if self.keeper.switches.is_killed:
+                return self.one_elsewhere("check", call, found)
+            decision = table.check(key, cost)
             self.keeper.tally.count(named.name, decision)
             return decided(call, decision)
         if "request" in found:
@@ -315,16 +317,18 @@ def together(call: Call, plan: tuple[Check, ...], decisions: tuple[Decision, ...
 
 def judged(call: Call, verdict: PolicyVerdict, with_headers: bool) -> bytes:
     """What became of a described request."""
-    body = {
+    limited = verdict.shown
+    decisions = [{"rule": label.rule.name, **told(decision)} for label, decision in limited]
+    body: dict[str, Any] = {
         "allowed": verdict.allowed,
         "status": verdict.status,
         "reason": verdict.reason,
-        "rule": verdict.rule,
-        "remaining": verdict.remaining,
+        "rule": limited[0][0].rule.name if len(limited) == 1 and verdict.why != "blocked" else verdict.rule,
+        "remaining": min([one["remaining"] for one in decisions], default=UNLIMITED),
         "retry_after": verdict.retry_after,
-        "reset_after": verdict.reset_after,
-        "delay": verdict.delay,
-        "decisions": [{"rule": label.rule.name, **told(decision)} for label, decision in verdict.shown],
+        "reset_after": max([one["reset_after"] for one in decisions], default=0.0),
+        "delay": max([one["delay"] for one in decisions], default=0.0),
+        "decisions": decisions,
         "shadow": list(verdict.notes.shadow),
         "graced": list(verdict.notes.graced),
     }

@@ -84,6 +84,7 @@ class Master:
             return
         code = 1
         try:
+            os.environ.pop("NOTIFY_SOCKET", None)  # the master speaks for all
             for name in ("SIGTERM", "SIGINT", "SIGHUP"):
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
             run(self.options, number, self.secret, self.say_ready)

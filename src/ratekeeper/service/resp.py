@@ -278,8 +278,7 @@ class RespDoor(Door):
                 table = None if store.blocking else store.table(SPACE, limit)
                 self.terms[(*words[2:],)] = limit, table, quantity
         check = Check(SPACE, encoded(key), limit, quantity or 1)
-        operation = "check" if quantity and not killed else "peek"
-        return self.then(operation, check, throttled)
+        return self.then("check" if quantity else "peek", check, throttled)
 
     def check(self, words: Words) -> bytes | Awaitable[bytes]:
         """RK.CHECK."""
@@ -304,7 +303,6 @@ class RespDoor(Door):
         named = self.keeper.name(None, words[2].decode(), name)
         check = Check(named.name, encoded(text_of(words[1])), named.limit, whole_cost(cost))
         self.calls += 1
-        operation = "peek" if self.keeper.switches.is_killed else operation
         return self.then(operation, check, exact)
 
     def then(self, operation: str, check: Check, tell: Callable[[Decision], bytes]) -> bytes | Awaitable[bytes]:

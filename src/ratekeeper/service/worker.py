@@ -18,6 +18,7 @@ from ratekeeper.policy import Policy
 from ratekeeper.service.colleagues import EVERY, Colleagues
 from ratekeeper.service.http import HttpDoor
 from ratekeeper.service.keeper import Keeper
+from ratekeeper.service.notify import notify, reloading, watchdog
 from ratekeeper.service.options import Options, parse_address
 from ratekeeper.service.reservations import Seal
 from ratekeeper.service.site import Site
@@ -92,8 +93,11 @@ class Worker:
     async def keep_time(self) -> None:
         """Look at the switches, write the tally, draw the dashboard, ask after the store."""
         beat = 0
+        alive = watchdog()
         while True:
             try:
+                if alive is not None:  # the loop turns: that is what being alive means here
+                    notify("WATCHDOG=1")
                 self.keeper.tick()
                 self.colleagues.write()
                 if beat % 2 == 0:
@@ -145,11 +149,17 @@ def run(options: Options, number: int, secret: bytes, opened: Callable[[Worker],
 
         def end() -> None:
             if not closing:
+                notify("STOPPING=1")
                 closing.append(loop.create_task(worker.close()))
+
+        def reload() -> None:
+            reloading()
+            worker.reload()
+            notify("READY=1")
 
         loop.add_signal_handler(signal.SIGTERM, end)
         loop.add_signal_handler(signal.SIGINT, end)
-        loop.add_signal_handler(signal.SIGHUP, worker.reload)
+        loop.add_signal_handler(signal.SIGHUP, reload)
         opened(worker)
         await worker.ended.wait()
 

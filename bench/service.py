@@ -1,0 +1,310 @@
+"""The service: each door beside the least that its own server can do, loader and server on a core each.
+
+Read the ratios.  Requests per second depend on the loader and on who else uses the machine, so the processor time that
+the server takes for a call stands beside them: that is the server's own, whatever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from bench.harness import table
+
+ROUNDS = 3
+SECONDS = 2.0
+CLIENTS = 32
+RULES = """
+[[rules]]
+name = "per-ip"
+by = "ip"
+limit = "1000000/second"
+"""
+
+
+# The server: a real worker, with a bare "hello" beside its routes and an empty method beside Envoy's.
+
+
+def serve(words: list[str]) -> None:
+    import tempfile
+    from pathlib import Path
+
+    import grpc
+
+    from ratekeeper.service import envoy
+    from ratekeeper.service.answers import TEXT, answer
+    from ratekeeper.service.options import Options
+    from ratekeeper.service.worker import Worker, run
+
+    folder = Path(tempfile.mkdtemp())
+    (folder / "rules.toml").write_text(RULES)
+    config = folder / "limits.yaml"
+    config.write_text(
+        "domain: bench\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}]"
+    )
+    store = words[0] if words else None
+    any_port = "127.0.0.1:0"
+    options = Options(rules=folder / "rules.toml", envoy_config=config, http=any_port, resp=any_port, grpc=any_port,
+                      store=store)  # fmt: skip
+    own = envoy.rls_pb2_grpc.add_RateLimitServiceServicer_to_server
+
+    def with_empty(servicer: object, server: object) -> None:
+        async def nothing(request: bytes, context: object) -> bytes:
+            return b""
+
+        method = grpc.unary_unary_rpc_method_handler(nothing)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Empty", {"Call": method}),))  # type: ignore[attr-defined]
+        own(servicer, server)
+
+    envoy.rls_pb2_grpc.add_RateLimitServiceServicer_to_server = with_empty
+
+    def opened(worker: Worker) -> None:
+        worker.site.paths["/hello"] = lambda call: answer(200, b"hello\n", TEXT)
+        ports = [worker.addresses[name][1] for name in ("http", "resp", "grpc")]
+        print(*ports, flush=True)
+
+    run(options, 0, b"bench", opened)
+
+
+class Server:
+    """One worker on the second core."""
+
+    def __init__(self, *words: str) -> None:
+        command = [sys.executable, "-m", "bench.service", "--serve", *words]
+        if shutil.which("taskset"):
+            command = ["taskset", "-c", str(max(os.sched_getaffinity(0))), *command]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        self.http, self.resp, self.grpc = map(int, self.process.stdout.readline().split())
+
+    def spent(self) -> float:
+        """Seconds of processor time so far."""
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def http_load(port: int, requests: list[bytes], seconds: float) -> int:
+    """Answers within ``seconds`` to ``CLIENTS`` connections that each wait for theirs."""
+    wires = [socket.create_connection(("127.0.0.1", port)) for _ in range(CLIENTS)]
+    by_number = {wire.fileno(): wire for wire in wires}
+    poll = select.epoll()
+    place = done = 0
+    for wire in wires:
+        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        poll.register(wire.fileno(), select.EPOLLIN)
+        wire.sendall(requests[place % len(requests)])
+        place += 1
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for number, _ in poll.poll(1.0):
+            wire = by_number[number]
+            wire.recv(65536)
+            done += 1
+            wire.send(requests[place % len(requests)])
+            place += 1
+    for wire in wires:
+        wire.close()
+    return done
+
+
+def post(path: str, body: str) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def measured(server: Server, load: Callable[[float], int]) -> tuple[float, float]:
+    """Calls per second, and microseconds of the server's processor for each."""
+    before, began = server.spent(), time.perf_counter()
+    done = load(SECONDS)
+    return done / (time.perf_counter() - began), (server.spent() - before) / done * 1e6
+
+
+def rounds(contestants: dict[str, tuple[Server, Callable[[float], int]]]) -> dict[str, tuple[float, float]]:
+    """The best round of each, in turns."""
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(ROUNDS):
+        for name, (server, load) in contestants.items():
+            rate, cost = measured(server, load)
+            known = best.get(name, (0.0, float("inf")))
+            best[name] = max(rate, known[0]), min(cost, known[1])
+    return best
+
+
+def show(title: str, floor: str, found: dict[str, tuple[float, float]]) -> None:
+    rate, cost = found[floor]
+    table(title, ["", "calls/s", "of the floor", "server µs", "of the floor"], [
+        (name, f"{own:,.0f}", f"{own / rate:.2f}", f"{micros:.1f}", f"{cost / micros:.2f}")
+        for name, (own, micros) in found.items()
+    ])  # fmt: skip
+
+
+def http_door(server: Server, dead: Server) -> None:
+    many = [f"user:{number}" for number in range(1000)]
+    hello = [b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"]
+    key = [post("/v1/check", f'{{"key":"{name}","limit":"1000000/second"}}') for name in many]
+    tight = [post("/v1/check", f'{{"key":"{name}","limit":"1/hour"}}') for name in many]
+    asked = [
+        post("/v1/check", f'{{"request":{{"method":"GET","path":"/x","ip":"198.51.100.{n % 250}"}}}}')
+        for n in range(1000)
+    ]
+    four = f'[{",".join([f"""{{"key":"{name}","limit":"1000000/second"}}""" for name in many[:4]])}]'
+
+    def load(port: int, requests: list[bytes]) -> Callable[[float], int]:
+        return lambda seconds: http_load(port, requests, seconds)
+
+    show("HTTP, one request at a time on each of 32 connections", "hello", rounds({
+        "hello": (server, load(server.http, hello)),
+        "/v1/check, admitted": (server, load(server.http, key)),
+        "/v1/check, refused": (server, load(server.http, tight)),
+        "/v1/check, by the rules": (server, load(server.http, asked)),
+        "/v1/check, four together": (server, load(server.http, [post("/v1/check", f'{{"checks":{four}}}')])),
+        "/v1/check, store dead": (dead, load(dead.http, key)),
+    }))  # fmt: skip
+
+
+def grpc_load(port: int, method: str, payload: bytes, seconds: float, gap: float = 0.0) -> tuple[int, list[float]]:
+    """Answers, and how long each took; with a ``gap`` a call begins so often, whatever comes back."""
+    import grpc
+
+    async def run() -> tuple[int, list[float]]:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(method)
+            times: list[float] = []
+            until = time.perf_counter() + seconds
+
+            async def client() -> None:
+                while time.perf_counter() < until:
+                    began = time.perf_counter()
+                    await call(payload)
+                    times.append(time.perf_counter() - began)
+
+            async def one() -> None:
+                began = time.perf_counter()
+                await call(payload)
+                times.append(time.perf_counter() - began)
+
+            if not gap:
+                await asyncio.gather(*[client() for _ in range(CLIENTS)])
+            else:
+                tasks, due = [], time.perf_counter()
+                while due < until:
+                    due += gap
+                    await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                    tasks.append(asyncio.ensure_future(one()))
+                await asyncio.gather(*tasks)
+            return len(times), times
+
+    return asyncio.run(run())
+
+
+def grpc_door(server: Server) -> None:
+    from envoy.service.ratelimit.v3 import rls_pb2
+
+    request = rls_pb2.RateLimitRequest(domain="bench")
+    request.descriptors.add().entries.add(key="user", value="42")
+    payload = request.SerializeToString()
+    ask = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+    def load(method: str, payload: bytes) -> Callable[[float], int]:
+        return lambda seconds: grpc_load(server.grpc, method, payload, seconds)[0]
+
+    found = rounds({
+        "an empty method": (server, load("/bench.Empty/Call", b"")),
+        "ShouldRateLimit": (server, load(ask, payload)),
+    })  # fmt: skip
+    show("gRPC, 32 callers", "an empty method", found)
+    peak = found["ShouldRateLimit"][0]
+    _, times = grpc_load(server.grpc, ask, payload, 3 * SECONDS, gap=2 / peak)
+    times.sort()
+    half, most = times[len(times) // 2] * 1e3, times[int(len(times) * 0.99)] * 1e3
+    print(f"at half of its peak ({peak / 2:,.0f} calls/s): half under {half:.2f} ms, 99 % under {most:.2f} ms")
+
+
+def redis_rate(port: int, *words: str) -> float:
+    command = ["redis-benchmark", "-p", str(port), "-P", "32", "-c", "50", "-n", "300000", "-r", "10000", "-q", *words]
+    if shutil.which("taskset"):
+        command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout.replace("\r", "\n")
+    return max(
+        float(line.rpartition(": ")[2].split()[0]) for line in text.splitlines() if "requests per second" in line
+    )
+
+
+def evalsha_rate(port: int) -> float:
+    import redis
+
+    client = redis.Redis(port=port)
+    digest = client.script_load("return redis.call('INCR', KEYS[1])")
+    done, until = 0, time.perf_counter() + SECONDS
+    while time.perf_counter() < until:
+        client.evalsha(digest, 1, "counter")
+        done += 1
+    return done / SECONDS
+
+
+def resp_door(server: Server) -> None:
+    if not shutil.which("redis-benchmark") or not shutil.which("redis-server"):
+        print("\nno redis-benchmark here: the Redis door is not measured")
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
+    if shutil.which("taskset"):
+        command = ["taskset", "-c", str(max(os.sched_getaffinity(0))), *command]
+    peer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    time.sleep(0.5)
+    best = dict.fromkeys(
+        ("redis-server INCR", "CL.THROTTLE, admitted", "CL.THROTTLE, refused", "redis-py EVALSHA"), 0.0
+    )
+    try:
+        for _ in range(ROUNDS):
+            for name, rate in (
+                ("redis-server INCR", redis_rate(port, "INCR", "counter")),
+                ("CL.THROTTLE, admitted", redis_rate(server.resp, "CL.THROTTLE", "k__rand_int__", "9999", "9999", "1")),
+                ("CL.THROTTLE, refused", redis_rate(server.resp, "CL.THROTTLE", "one", "1", "1", "3600")),
+                ("redis-py EVALSHA", evalsha_rate(port)),
+            ):  # fmt: skip
+                best[name] = max(best[name], rate)
+    finally:
+        peer.terminate()
+        peer.wait()
+    title = "Redis protocol, redis-benchmark -P 32 -c 50; redis-py one at a time"
+    table(title, ["", "calls/s", "of INCR", "of EVALSHA"], [
+        (name, f"{rate:,.0f}", f"{rate / best['redis-server INCR']:.2f}", f"{rate / best['redis-py EVALSHA']:.1f}")
+        for name, rate in best.items()
+    ])  # fmt: skip
+
+
+def main() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
+    server, dead = Server(), Server("redis://127.0.0.1:1/0")
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        http_door(server, dead)
+        grpc_door(server)
+        os.sched_setaffinity(0, before)
+        resp_door(server)
+    finally:
+        os.sched_setaffinity(0, before)
+        server.close()
+        dead.close()
+
+
+if __name__ == "__main__":
+    if "--serve" in sys.argv:
+        serve(sys.argv[2:])
+    else:
+        main()

@@ -1,0 +1,109 @@
+"""Several workers: exact together, replaced when they die, told to end and to reload."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from ratekeeper.stores import SCHEMES
+from tests.real.command import serving
+from tests.real.proxies import call
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(params=["shm", "redis"])
+def store(request):
+    if request.param == "redis":
+        return f"{request.getfixturevalue('redis_server').url}/6?deadline=10"
+    if "shm" not in SCHEMES:
+        pytest.skip("no shared memory here")
+    return "memory://"  # becomes shared memory by itself
+
+
+def ask(port, key, limit):
+    return call(port, "POST", "/v1/check?deny_status=429", json.dumps({"key": key, "limit": limit}))[0]
+
+
+def fired(port, key, limit, threads=8, each=50):
+    """Statuses of many calls at once, each on a connection of its own."""
+    found = []
+    crowd = [
+        threading.Thread(target=lambda: found.extend([ask(port, key, limit) for _ in range(each)]))
+        for _ in range(threads)
+    ]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    return found
+
+
+def test_workers_admit_exactly_the_limit_together_and_survive_a_death(tmp_path, store):
+    with serving(tmp_path, "--store", store, "--workers", 2) as service:
+        key = f"exact-{service.port}"
+        found = fired(service.port, key, "40/day")
+        assert (found.count(200), found.count(429)) == (40, 360)
+        first, *_ = service.workers()
+        os.kill(first, signal.SIGKILL)
+        until = time.monotonic() + 20
+        while first in service.workers() or len(service.workers()) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        time.sleep(1.0)  # the new one opens its doors
+        again = fired(service.port, key, "40/day", threads=4, each=20)
+        assert set(again) == {429}
+        assert service.close() == 0
+        assert "it is replaced" in service.text()
+
+
+def test_a_kill_switch_reaches_all_workers_within_a_second(tmp_path, store):
+    with serving(tmp_path, "--store", store, "--workers", 2, "--admin-token", "t") as service:
+        key = f"killed-{service.port}"
+        ask(service.port, key, "1/day")
+        assert set(fired(service.port, key, "1/day", 4, 10)) == {429}
+        status, _ = call(service.port, "POST", "/v1/admin/kill", '{"killed": true}', authorization="Bearer t")
+        assert status == 200
+        time.sleep(1.0)
+        assert set(fired(service.port, key, "1/day", 4, 10)) == {200}
+
+
+def test_systemd_hears_of_the_start_the_reload_and_the_end(tmp_path):
+    place = str(tmp_path / "notify")
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nname = "a"\nlimit = "1/day"\n')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
+        wire.bind(place)
+        wire.settimeout(20)
+        with serving(tmp_path, rules, environment={"NOTIFY_SOCKET": place}) as service:
+            assert wire.recv(200).startswith(b"READY=1")
+            service.signal(signal.SIGHUP)
+            assert wire.recv(200).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+            assert wire.recv(200) == b"READY=1"
+            service.signal(signal.SIGTERM)
+            assert wire.recv(200) == b"STOPPING=1"
+
+
+def test_a_reload_reaches_the_rules_and_a_bad_file_does_not(tmp_path):
+    rules = tmp_path / "rules.toml"
+    text = 'trusted_proxies = ["127.0.0.1"]\n[[rules]]\nname = "a"\nby = "all"\nlimit = "{}/day"\n'
+    rules.write_text(text.format(1))
+    with serving(tmp_path, rules) as service:
+        asked = json.dumps({"request": {"path": "/"}})
+
+        def statuses():
+            return [call(service.port, "POST", "/v1/check?deny_status=429", asked)[0] for _ in range(2)]
+
+        assert statuses() == [200, 429]
+        for new, reloaded in (("limit = ", "not reloaded"), (text.format(3), "rules reloaded")):
+            rules.write_text(new)
+            service.signal(signal.SIGHUP)
+            until = time.monotonic() + 10
+            while reloaded not in service.text():
+                assert time.monotonic() < until, service.text()
+                time.sleep(0.02)
+            assert statuses() == ([429, 429] if reloaded == "not reloaded" else [200, 200])
