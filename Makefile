@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test real lint format types coverage bench docs changelog clean distclean
+.PHONY: help setup run demo test real lint format types coverage bench sanitize wheel docs changelog clean distclean
 
 help:
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,17 @@ coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100
 
 bench: $(VENV)/.group-bench ## measure, beside the peers
 	@$(PY) -m bench $(ARGS)
+
+sanitize: $(INSTALLED) ## run the C core under sanitizers and a leak check
+	@sh scripts/sanitize
+
+# The path in build/ of an earlier build would be packed too.
+wheel: $(INSTALLED) ## build a wheel into dist/ and try it where there is no compiler
+	@rm -rf build/lib* build/bdist* dist
+	@$(PY) -m build --wheel --outdir dist . >/dev/null
+	@rm -rf src/ratekeeper.egg-info
+	@ls dist
+	@sh scripts/try-wheel "$(CURDIR)"/dist/*.whl $(PY) $(TRY)
 
 # Not --quiet: it hides warnings from strict mode too, and then a broken link passes.
 docs: $(VENV)/.group-docs ## build the site into build/site; a broken link fails

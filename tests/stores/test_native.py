@@ -178,15 +178,16 @@ def test_a_clock_that_answers_nonsense_is_an_error_and_changes_nothing():
     assert limiter.check("k")
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_flood_resets_nobody_who_is_at_the_limit(algorithm):
+@pytest.mark.parametrize("limits", [*[f"5/hour {name}" for name in ALGORITHMS], ["5/hour", "9/day sliding_log"]])
+def test_a_flood_resets_nobody_who_is_at_the_limit(limits):
     clock = FakeClock(start=1000.0)
     store = NativeStore(clock=clock, max_keys=5_000)
-    limiter = Limiter("5/hour", algorithm=algorithm, store=store)
+    limiter = Limiter(limits, store=store)
     victims = [f"victim {number}" for number in range(2_500)]
     for victim in victims:
         limiter.check(victim, cost=5)
     for number in range(50_000):
+        clock.advance(0.000_001)
         limiter.check(f"flood {number}")
     shelf = store.table(limiter.name, limiter.limits).shelf
     assert shelf.keys <= shelf.slots <= 2 * 5_000 + 8 * 20

@@ -61,8 +61,11 @@ def refund(state: States, now: int, limit: Several, cost: int, at: int) -> State
 
 
 def debt(state: States, now: int, limit: Several) -> int:
-    """Microseconds until all is forgiven, then how much is used: the limits count in different units."""
-    used = max(
-        part.capacity - part.rule.remaining(own, now, part) for part, own in zip(limit.limits, state, strict=True)
+    """How long the limit that is used most takes to give back what was used, in 2^-20 microseconds.
+
+    Not the time until all is forgotten: a log forgets the newest unit last, so whoever came last would owe most.
+    """
+    return max(
+        -(-(part.capacity - part.rule.remaining(own, now, part)) * part.micros * 2**20 // part.count)
+        for part, own in zip(limit.limits, state, strict=True)
     )
-    return reset_after(state, now, limit) << 40 | used

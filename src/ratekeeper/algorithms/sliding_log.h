@@ -57,15 +57,18 @@ static inline void sliding_log_mend(const Log *log, u64 now) {
             *log_at(log, index) = now;
 }
 
-/* Enter `cost` units at `now`: what has left the window goes first, which frees the places that are written to. */
-static inline void sliding_log_append(const Log *log, u64 now, const Limit *limit, u64 cost) {
-    u64 gone = bisect_right(log, (i64)now - (i64)limit->micros);
+/* Enter `cost` units at `now`: the `gone`, which have left the window, free the places that are written to. */
+static inline void sliding_log_enter(const Log *log, u64 now, u64 gone, u64 cost) {
     if (gone)
         log_publish(log, log_start(log) + gone, log_length(log) - gone);
     u64 length = log_length(log);
     for (u64 unit = 0; unit < cost; unit++)
         *log_at(log, length + unit) = now;
     log_publish(log, log_start(log), length + cost);
+}
+
+static inline void sliding_log_append(const Log *log, u64 now, const Limit *limit, u64 cost) {
+    sliding_log_enter(log, now, bisect_right(log, (i64)now - (i64)limit->micros), cost);
 }
 
 static inline bool sliding_log_decide(const Log *log, u64 now, const Limit *limit, u64 cost) {
@@ -83,15 +86,19 @@ static inline u64 sliding_log_remaining(const Log *log, u64 now, const Limit *li
     return used < limit->count ? limit->count - used : 0;
 }
 
-static inline i64 sliding_log_retry_after(const Log *log, u64 now, const Limit *limit, u64 cost, u64 pending) {
+static inline i64 sliding_log_wait(const Log *log, u64 now, const Limit *limit, u64 cost, u64 used, u64 pending) {
     if (cost > limit->count)
         return NEVER;
-    u64 used = sliding_log_used(log, now, limit), length = log_length(log);
+    u64 length = log_length(log);
     if (used + pending + cost <= limit->count)
         return 0;
     u64 index = length - used + (used + pending + cost - limit->count) - 1;
     u64 instant = index < length ? least(*log_at(log, index), now) : now;
     return (i64)(instant + limit->micros - now);
+}
+
+static inline i64 sliding_log_retry_after(const Log *log, u64 now, const Limit *limit, u64 cost, u64 pending) {
+    return sliding_log_wait(log, now, limit, cost, sliding_log_used(log, now, limit), pending);
 }
 
 static inline u64 sliding_log_reset_after(const Log *log, u64 now, const Limit *limit, u64 pending) {

@@ -17,11 +17,11 @@ if environ.get("RATEKEEPER_PURE", "") not in ("", "0"):
     core, REASON = None, "RATEKEEPER_PURE is set"
 else:
     try:
-        from ratekeeper.native import core
+        import ratekeeper.native.core as built
 
-        REASON = "the native core was built"
+        core, REASON = built, "the native core was built"
     except ImportError as error:
-        core, REASON = None, f"the native core is not here: {error}"
+        core, REASON = None, f"the native core could not be loaded: {error}"
 
 ENGINE = "pure" if core is None else "native"
 

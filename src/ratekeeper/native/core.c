@@ -62,7 +62,7 @@ static PyObject *prepare(PyObject *module, PyObject *args) {
         return NULL;
     TermsObject *terms = terms_from(PyModule_GetState(module), limit);
     Shape *shape = terms ? shape_of(terms->limits, terms->parts, true, CAN_SWAP) : NULL;
-    Py_XDECREF(terms);
+    Py_XDECREF((PyObject *)terms);
     bool made = false;
     if (shape && (size_t)memory.len >= shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys)))
         made = make_shared(shape, memory.buf, regions_for(max_keys), buckets_for(max_keys));
@@ -86,6 +86,7 @@ static PyMethodDef methods[] = {
 
 static int start(PyObject *module) {
     State *state = PyModule_GetState(module);
+    state->tuple_new = PyType_GetSlot(&PyTuple_Type, Py_tp_new);
     struct { PyTypeObject **place; PyType_Spec *spec; const char *name; } types[] = {
         {&state->terms_type, &terms_spec, NULL},       {&state->decision_type, &decision_spec, "Decision"},
         {&state->shelf_type, &shelf_spec, "Shelf"},    {&state->table_type, &table_spec, "Table"},

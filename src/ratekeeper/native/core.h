@@ -9,6 +9,8 @@
 #define RATEKEEPER_LOCKED 1
 #endif
 
+#include <time.h>
+
 #include "hot.h"
 
 #define SPARE_DECISIONS 64
@@ -24,7 +26,7 @@ typedef struct {
     PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
     PyObject *space, *key, *limit, *cost, *table_for;    /* names */
-    PyObject *zero;                                      /* 0.0 */
+    newfunc tuple_new;
     DecisionObject *spare[SPARE_DECISIONS];
     int spares;
 } State;
@@ -91,8 +93,14 @@ PyObject *state_to_python(const Item *item);
 bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash);
 bool cost_from(State *state, PyObject *cost, u64 *number);
 bool read_nanos(State *state, PyObject *nanos, u64 *now);
-u64 machine_clock(void);
 bool set_nanos(PyObject **place, PyObject *nanos);
+
+/* Microseconds of the machine's monotonic clock. */
+static inline u64 machine_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
+}
 
 /* Answers. */
 PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
@@ -110,7 +118,7 @@ static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
         self = PyObject_New(DecisionObject, state->decision_type);
     if (!self)
         return NULL;
-    Py_XINCREF(terms);
+    Py_XINCREF((PyObject *)terms);
     self->terms = terms;
     self->other = NULL;
     self->kind = PLAIN;

@@ -48,7 +48,7 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     self->evidence.allowed = allowed;
     PyObject *items = PyTuple_Pack(1, args[1]); /* tuple.__new__ itself: looking it up would cost more than the call */
     if (items) {
-        self->other = PyTuple_Type.tp_new((PyTypeObject *)state->pure, items, NULL);
+        self->other = state->tuple_new((PyTypeObject *)state->pure, items, NULL);
         Py_DECREF(items);
     }
     if (!self->other)
@@ -97,7 +97,7 @@ static PyObject *decision_new(PyTypeObject *type, PyObject *args, PyObject *keyw
 }
 
 static void decision_free(DecisionObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
     TermsObject *terms = self->terms;
     Py_XDECREF(self->other);
 #ifndef Py_GIL_DISABLED
@@ -106,7 +106,7 @@ static void decision_free(DecisionObject *self) {
     } else
 #endif
         PyObject_Free(self);
-    Py_XDECREF(terms);
+    Py_XDECREF((PyObject *)terms);
     Py_DECREF(type);
 }
 

@@ -34,40 +34,70 @@ static inline bool decide_packed(const Shape *shape, const Limit *limit, u128 *s
     return evidence->allowed;
 }
 
-/* The log of a private table: its slot holds the address of the block. */
+/* The log of a private table: its slot holds the address of the block.  What is known is not looked for again. */
 static inline bool check_log(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
     const Part *part = shelf->shape->part;
     Slot *slot = find_packed(place);
     u64 words[1] = {slot ? slot->low : 0};
     Log log = log_view(part, words);
-    u64 used = sliding_log_used(&log, now, limit);
+    u64 length = log_length(&log), gone = bisect_right(&log, (i64)now - (i64)limit->micros), used = length - gone;
     evidence->told = true;
     evidence->allowed = used + cost <= limit->count;
+    sliding_log_mend(&log, now);
     if (!evidence->allowed) {
-        sliding_log_mend(&log, now);
         evidence->word[0] = used < limit->count ? limit->count - used : 0;
-        evidence->word[1] = (u64)sliding_log_retry_after(&log, now, limit, cost, 0);
-        evidence->word[2] = sliding_log_reset_after(&log, now, limit, 0);
+        evidence->word[1] = (u64)sliding_log_wait(&log, now, limit, cost, used, 0);
+        evidence->word[2] = used ? *log_at(&log, length - 1) + limit->micros - now : 0;
         return true;
     }
-    if (!reserve(shelf, words, now, limit, cost))
-        return false;
-    if (slot) {
-        slot->low = words[0];
-    } else {
-        i64 made = make_room(shelf, place, now, limit);
-        if (made < 0) {
-            free_blocks(shelf, words);
+    if (used + cost > log.room) {
+        if (!reserve(shelf, words, now, limit, cost))
             return false;
+        gone = 0; /* the larger block has only what counts */
+        if (slot) {
+            slot->low = words[0];
+        } else {
+            i64 made = make_room(shelf, place, now, limit);
+            if (made < 0) {
+                free_blocks(shelf, words);
+                return false;
+            }
+            slots_of(place.region)[made] = slot_with(place.print, words[0]);
         }
-        slots_of(place.region)[made] = slot_with(place.print, words[0]);
+        log = log_view(part, words);
     }
-    log = log_view(part, words);
-    sliding_log_mend(&log, now);
-    sliding_log_append(&log, now, limit, cost);
+    sliding_log_enter(&log, now, gone, cost);
     evidence->word[0] = limit->count - used - cost;
     evidence->word[1] = 0;
     evidence->word[2] = limit->micros;
+    return true;
+}
+
+/* A window that needs a wide slot is decided where it lies.  False only without memory. */
+static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
+    const Shape *shape = shelf->shape;
+    u64 fresh[2 + MOST_SLICES], *record = fresh;
+    i64 slot = find(shape, place);
+    count_change(shelf);
+    if (slot >= 0)
+        record = record_at(shape, place.region, (size_t)slot);
+    else
+        memset(fresh, 0, shape->words * sizeof(u64));
+    evidence->allowed = sliding_window_decide(record, now, limit, cost);
+    evidence->told = limit->slices > 1;
+    if (!evidence->told) {
+        memcpy(evidence->word, record, 3 * sizeof(u64));
+    } else {
+        evidence->word[0] = sliding_window_remaining(record, now, limit);
+        evidence->word[1] = evidence->allowed ? 0 : (u64)sliding_window_retry_after(record, now, limit, cost);
+        evidence->word[2] = sliding_window_reset_after(record, now, limit);
+    }
+    if (slot < 0 && evidence->allowed) {
+        slot = make_room(shelf, place, now, limit);
+        if (slot < 0)
+            return false;
+        write_record(shape, place.region, (size_t)slot, place.print, fresh);
+    }
     return true;
 }
 
@@ -77,6 +107,8 @@ static inline bool check_private(Shelf *shelf, Place place, const Limit *limit, 
     count_change(shelf);
     if (limit->algorithm == SLIDING_LOG)
         return check_log(shelf, place, limit, now, cost, evidence);
+    if (!shelf->shape->packed)
+        return check_wide(shelf, place, limit, now, cost, evidence);
     Slot *slot = find_packed(place);
     u128 state = slot ? state_in(*slot) : 0;
     bool allowed = decide_packed(shelf->shape, limit, &state, now, cost, evidence);

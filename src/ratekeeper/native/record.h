@@ -182,20 +182,19 @@ static inline u64 part_reset_after(const Part *part, u64 *words, u64 now, const 
     }
 }
 
-/* Twin of several.py's debt: the time until all is forgiven, then how much is used, where limits differ in units. */
+/* Twin of several.py's debt: how long what was used takes to come back, where limits differ in units. */
 static inline u128 record_debt(const Shape *shape, u64 *words, u64 now, const Limit *limits) {
     if (shape->parts == 1)
         return part_debt(shape->part, words, now, limits);
-    u64 reset = 0, used = 0;
+    u128 most = 0;
     for (uint32_t index = 0; index < shape->parts; index++) {
         const Part *part = shape->part + index;
-        u64 *own = words + part->offset;
-        u64 after = part_reset_after(part, own, now, limits + index, 0);
-        u64 taken = limits[index].capacity - part_remaining(part, own, now, limits + index, 0);
-        reset = after > reset ? after : reset;
-        used = taken > used ? taken : used;
+        const Limit *limit = limits + index;
+        u64 used = limit->capacity - part_remaining(part, words + part->offset, now, limit, 0);
+        u128 owed = (((u128)used * limit->micros << 20) + limit->count - 1) / limit->count;
+        most = owed > most ? owed : most;
     }
-    return (u128)reset << 40 | used;
+    return most;
 }
 
 #endif

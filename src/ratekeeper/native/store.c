@@ -40,7 +40,7 @@ static TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limi
     if (!made)
         return NULL;
     if (Py_TYPE(made) != self->state->table_type) {
-        PyErr_Format(PyExc_TypeError, "table_for: expected a Table, got %s", Py_TYPE(made)->tp_name);
+        PyErr_Format(PyExc_TypeError, "table_for: expected a Table, got %R", (PyObject *)Py_TYPE(made));
         Py_DECREF(made);
         return NULL;
     }
@@ -85,7 +85,7 @@ static bool item_from(StoreObject *self, PyObject *check, TableObject **table, I
 static bool make_batch(StoreObject *self, PyObject *plan, Batch *batch) {
     memset(batch, 0, sizeof(*batch));
     if (!PyTuple_Check(plan)) {
-        PyErr_Format(PyExc_TypeError, "plan: expected a tuple of checks, got %s", Py_TYPE(plan)->tp_name);
+        PyErr_Format(PyExc_TypeError, "plan: expected a tuple of checks, got %R", (PyObject *)Py_TYPE(plan));
         return false;
     }
     int count = (int)PyTuple_Size(plan);
@@ -271,13 +271,10 @@ static bool add_digit(PyObject **number, long bits, u64 digit) {
     Py_XDECREF(by);
     Py_XDECREF(low);
     Py_XDECREF(high);
-    Py_SETREF(*number, sum);
+    Py_DECREF(*number);
+    *number = sum;
     return sum != NULL;
 }
-
-#ifndef Py_SETREF
-#define Py_SETREF(place, value) do { PyObject *old_value = (PyObject *)(place); (place) = (value); Py_XDECREF(old_value); } while (0)
-#endif
 
 static PyObject *part_to_python(const Part *part, const Limit *limit, const u64 *words) {
     PyObject *found;
@@ -420,7 +417,7 @@ static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static int store_traverse(StoreObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
+    Py_VISIT((PyObject *)Py_TYPE((PyObject *)self));
     Py_VISIT(self->nanos);
     for (int index = 0; index < KNOWN_TABLES; index++) {
         Py_VISIT(self->known[index].limit);
@@ -436,7 +433,7 @@ static int store_clear(StoreObject *self) {
 }
 
 static void store_free(StoreObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     store_clear(self);
     freefunc release = PyType_GetSlot(type, Py_tp_free);

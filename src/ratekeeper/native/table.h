@@ -318,7 +318,7 @@ static inline bool move_all(Shelf *shelf, Region *region, Region *larger, u64 no
 /* Make a private region a quarter larger, or more if that is too little, without what has expired. */
 static inline bool grow(Shelf *shelf, Region *region, u64 now, const Limit *limits) {
     const Shape *shape = shelf->shape;
-    Region larger = *region;
+    Region larger = {region->memory, region->buckets, 0, NULL};
     sweep(shelf, region, now, limits);
     do {
         larger.buckets += larger.buckets / 4 + 1;

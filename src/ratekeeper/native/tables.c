@@ -83,7 +83,7 @@ failed:
 }
 
 static void shelf_free(ShelfObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
     if (self->shelf)
         drop_shelf(self->shelf);
     if (self->shared)
@@ -201,7 +201,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static int table_traverse(TableObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
+    Py_VISIT((PyObject *)Py_TYPE((PyObject *)self));
     Py_VISIT(self->nanos);
     return 0;
 }
@@ -212,11 +212,11 @@ static int table_clear(TableObject *self) {
 }
 
 static void table_free(TableObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->nanos);
-    Py_XDECREF(self->terms);
-    Py_XDECREF(self->home);
+    Py_XDECREF((PyObject *)self->terms);
+    Py_XDECREF((PyObject *)self->home);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
@@ -321,7 +321,7 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
     if (!shelf)
         return decide_unlimited(self, cost);
     const Shape *shape = shelf->shape;
-    if (!shape->packed)
+    if (!shape->packed && (shape->shared || shape->parts > 1))
         return check_one(self, hash, cost, false);
     DecisionObject *decision = new_decision(state, self->terms);
     if (!decision)

@@ -1,6 +1,4 @@
 /* Limits, keys, costs and instants: what comes from Python, checked and in numbers. */
-#include <time.h>
-
 #include "core.h"
 #include "siphash.h"
 
@@ -95,7 +93,7 @@ failed:
 }
 
 static void terms_free(TermsObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
     Py_XDECREF(self->limit);
     Py_XDECREF(self->each);
     free(self->limits);
@@ -115,23 +113,15 @@ bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64
     Py_ssize_t size;
     PyObject *made = NULL;
     if (PyUnicode_CheckExact(key)) {
-#ifndef Py_LIMITED_API
-        if (PyUnicode_IS_COMPACT_ASCII(key)) {
-            size = PyUnicode_GET_LENGTH(key);
-            if (size && (encoded || size <= LONGEST_KEY)) {
-                *hash = siphash(shelf->seed, TEXT, PyUnicode_1BYTE_DATA(key), (size_t)size);
-                return true;
-            }
+        text = PyUnicode_AsUTF8AndSize(key, &size);
+        if (__builtin_expect(text && size && size <= LONGEST_KEY, 1)) { /* no more letters than bytes */
+            *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
+            return true;
         }
-#endif
+        if (!text)
+            PyErr_Clear(); /* lone surrogates: as keys.wire writes them */
         Py_ssize_t letters = PyUnicode_GetLength(key);
         if (letters && (encoded || letters <= LONGEST_KEY)) {
-            text = PyUnicode_AsUTF8AndSize(key, &size);
-            if (text) {
-                *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
-                return true;
-            }
-            PyErr_Clear(); /* lone surrogates: as keys.wire writes them */
             made = PyUnicode_AsEncodedString(key, "utf-8", "surrogatepass");
             if (!made)
                 return false;
@@ -143,7 +133,7 @@ bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64
     }
     if (!encoded || !PyBytes_CheckExact(key)) {
         if (encoded && !PyUnicode_CheckExact(key)) {
-            PyErr_Format(PyExc_TypeError, "Check.key: expected what keys.encode returns, got %s", Py_TYPE(key)->tp_name);
+            PyErr_Format(PyExc_TypeError, "Check.key: expected what keys.encode returns, got %R", (PyObject *)Py_TYPE(key));
             return false;
         }
         made = PyObject_CallFunctionObjArgs(state->encode, key, NULL);
@@ -177,12 +167,6 @@ bool cost_from(State *state, PyObject *cost, u64 *number) {
     *number = PyLong_AsUnsignedLongLong(whole);
     Py_DECREF(whole);
     return !(*number == (u64)-1 && PyErr_Occurred());
-}
-
-u64 machine_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
 }
 
 bool read_nanos(State *state, PyObject *nanos, u64 *now) {

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MODES = ("local", "allow", "deny")  # what decides while a store cannot
 REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
-SCHEMES = ("memory", *REMOTE)
+SCHEMES = ("memory", "shm", *REMOTE)
 
 
 def open_store(
@@ -61,6 +61,8 @@ def open_store(
             f"{did_you_mean(scheme, SCHEMES)}"
         )
     place, _, query = rest.partition("?")
+    if scheme == "shm":
+        return open_shared(url, place, query, clock, max_keys)
     if place.strip("/"):
         raise InvalidStore(f"store: expected nothing between 'memory://' and '?', got {shown(place)}.")
     for pair in filter(None, query.split("&")):
@@ -69,6 +71,26 @@ def open_store(
             raise InvalidStore(f"store {shown(url)}: expected max_keys=NUMBER after '?', got {shown(pair)}.")
         max_keys = int(value) if max_keys is None else max_keys
     return MemoryStore(clock=clock, max_keys=MAX_KEYS if max_keys is None else max_keys)
+
+
+def open_shared(url: str, place: str, query: str, clock: Clock | None, max_keys: int | None) -> Store:
+    mode = 0o600
+    for pair in filter(None, query.split("&")):
+        name, _, value = pair.partition("=")
+        if name == "mode" and len(value) == 3 and not value.strip("01234567"):
+            mode = int(value, 8)
+        elif name == "max_keys" and value.isascii() and value.isdecimal():
+            max_keys = int(value) if max_keys is None else max_keys
+        else:
+            raise InvalidStore(
+                f"store {shown(url)}: expected max_keys=NUMBER or mode=660 after '?', got {shown(pair)}."
+            )
+    try:
+        from ratekeeper.stores.shared import SharedStore
+    except ImportError as error:
+        raise InvalidStore(f"store 'shm://': expected a system with shared memory files, got {error}.") from error
+    found: Any = SharedStore(place, clock=clock, max_keys=max_keys, mode=mode)
+    return found
 
 
 def open_remote(

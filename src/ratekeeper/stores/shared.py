@@ -1,0 +1,172 @@
+"""State in shared memory: exact limits for all processes of one host, with no server.
+
+``shm://NAME`` is a folder in the host's shared memory, ``shm:///path`` one of your own; each limiter has a table in
+it, the same as in process, decided by the same C core.  A process that is killed at any instruction neither blocks
+the others nor harms a state (``native/guard.h`` says why).  The state outlives the last process: ``segments()`` lists
+what is there, ``remove(name)`` removes it.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.clock import MONOTONIC
+from ratekeeper.errors import InvalidStore, shown
+from ratekeeper.native import REASON, core
+from ratekeeper.stores.memory import MOST_TABLES, whole_max_keys
+
+if core is None:
+    raise InvalidStore(
+        f"store 'shm://': expected the native core, but {REASON}. Install ratekeeper where a C compiler is, "
+        "or from a wheel; or use memory:// or redis://."
+    )
+
+from ratekeeper.native.core import Shelf, Store, Table
+from ratekeeper.stores.native import nanos_of
+from ratekeeper.stores.segment import PREFIX, ROOT, Folder, Segment, boot_now, folder_of, is_in_use, table_files
+
+if TYPE_CHECKING:
+    from ratekeeper.clock import Clock
+    from ratekeeper.model import Limit, Several
+
+__all__ = ["Segment", "SharedStore", "remove", "segments"]
+
+MAX_KEYS = 100_000
+LONGEST_RING = 1_024
+
+
+class SharedStore(Store):
+    """State in shared memory, for all processes of one host: ``SharedStore("api")``, ``SharedStore("/var/lib/app")``.
+
+    ``max_keys`` is how many keys a table holds without forgetting a live one; its memory is reserved when it is made.
+    Only this user's processes may use it, unless ``mode`` says otherwise.
+    """
+
+    blocking = False
+
+    def __init__(
+        self, name: str, *, clock: Clock | None = None, max_keys: int | None = None, mode: int = 0o600
+    ) -> None:
+        self.any_size = max_keys is None
+        self.max_keys = whole_max_keys(MAX_KEYS if max_keys is None else max_keys, f"shm://{name}")
+        self.clock = MONOTONIC if clock is None else clock
+        self.nanos = nanos_of(self.clock)
+        self.lock = allocate_lock()
+        self.shelves: dict[str, Shelf] = {}
+        self.tables: dict[tuple[str, Limit | Several], Table] = {}
+        self.folder = Folder(name, mode)
+
+    def table(self, space: str, limit: Limit | Several) -> Table:
+        """The table of ``limit``; an error if other processes have another limit of that name."""
+        return self.find(space, limit, strict=True)
+
+    def table_for(self, space: str, limit: Limit | Several) -> Table:
+        """The table of a check: the rule of a plan may have a limit for each tier."""
+        return self.find(space, limit, strict=False)
+
+    def find(self, space: str, limit: Limit | Several, *, strict: bool) -> Table:
+        table = self.tables.get((space, limit))
+        if table is None:
+            with self.lock:
+                if len(self.tables) >= MOST_TABLES:
+                    self.tables.clear()
+                    self.forget_tables()
+                shelf = self.map_shelf(space, limit, strict)
+                table = self.tables.setdefault((space, limit), Table(shelf, limit, self.nanos))
+        return table
+
+    def map_shelf(self, space: str, limit: Limit | Several, strict: bool) -> Shelf:
+        parts: Any = getattr(limit, "limits", (limit,))
+        if parts[0].is_unlimited:
+            return Shelf(limit, 1, os.urandom(16))
+        for part in parts:
+            if part.algorithm in ("sliding_log", "concurrency") and part.count > LONGEST_RING:
+                raise InvalidStore(
+                    f"shm://{self.folder.name}: expected a {part.algorithm} of at most {LONGEST_RING:,}, as every key has "
+                    f"room for all its instants, got {str(part)!r}. Use sliding_window, or another store."
+                )
+        clock = "monotonic" if self.nanos is None else "given"
+        mapped = self.folder.map_table(space, limit, self.max_keys, self.any_size, clock, strict)
+        number = f"{mapped.identity:x}"
+        if number not in self.shelves:
+            self.shelves[number] = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity)
+        return self.shelves[number]
+
+    def use_clock(self, clock: Clock) -> None:
+        """Read the time from another clock from now on: all processes must use the same."""
+        with self.lock:
+            self.clock = clock
+            self.nanos = nanos_of(clock)
+            for table in self.tables.values():
+                table.nanos = self.nanos
+
+    def size(self) -> int:
+        """How many keys have a state in the tables that this process uses, recovered ones among them."""
+        return sum(shelf.keys for shelf in self.shelves.values())
+
+    def clear(self) -> None:
+        """Forget all keys of the tables that this process uses, for all processes."""
+        with self.lock:
+            for shelf in self.shelves.values():
+                shelf.clear()
+
+    def close(self) -> None:
+        """Let go of the segment; its state stays for the others and for later."""
+        with self.lock:
+            self.tables, self.shelves = {}, {}
+            self.forget_tables()
+            self.folder.close()
+
+    def __repr__(self) -> str:
+        name = self.folder.name
+        return f"<SharedStore shm://{name}; to remove its state: ratekeeper.stores.shared.remove({name!r})>"
+
+
+def segments(root: str = ROOT) -> list[Segment]:
+    """The segments in shared memory, those of other users that cannot be read left out."""
+    found = []
+    for entry in sorted(os.listdir(root)):
+        path = f"{root}/{entry}"
+        if entry.startswith(PREFIX) and os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK):
+            found.append(segment_at(entry.removeprefix(PREFIX), path))
+    return found
+
+
+def segment_at(name: str, path: str) -> Segment:
+    size, boots, tables = 0, set(), []
+    folder = Folder.__new__(Folder)  # only to read with: it takes no part in the segment
+    folder.name, folder.path, folder.users = name, path, -1
+    for file in table_files(path):
+        size += os.stat(file).st_blocks * 512
+        try:
+            head = folder.read_head(file)
+        except InvalidStore:
+            tables.append(("?", "of another version"))
+            continue
+        if head is not None:
+            boots.add(head["boot"].split()[0])
+            tables.append((head["space"], head["limits"]))
+    stale = bool(boots) and boot_now().split()[0] not in boots
+    return Segment(name, path, size, is_in_use(path), stale, tuple(tables))
+
+
+def remove(name: str, *, force: bool = False) -> None:
+    """Remove a segment and all state in it, by the name or path of its URL.
+
+    One in use is not removed unless ``force`` says so: the processes that have it open would go on by themselves.
+    """
+    path = folder_of(name)
+    if not os.path.isdir(path) or os.path.islink(path):
+        known = ", ".join(segment.name for segment in segments()) or "none"
+        raise InvalidStore(f"remove: expected the name of a segment ({known}), got {shown(name)}.")
+    if not force and is_in_use(path):
+        raise InvalidStore(
+            f"remove: expected a segment that no process has open, but one has {shown(name)} open. "
+            "Stop it first, or say force=True: it then goes on with a copy of its own."
+        )
+    for file in os.listdir(path):
+        if file.endswith(".table") or file in (".lock", ".users", ".draft"):
+            os.unlink(f"{path}/{file}")
+    os.rmdir(path)

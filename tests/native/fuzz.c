@@ -1,0 +1,171 @@
+/* fuzz SEED STEPS: random limits, keys, costs, clocks and table sizes, on a private and a shared table side by side.
+ *
+ * Where both are roomy they must answer alike; where they are tiny, slots are given and taken all the time.  Meant to
+ * be built with sanitizers: they see what an answer does not show.
+ */
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "../../src/ratekeeper/native/hot.h"
+#include "../../src/ratekeeper/native/siphash.h"
+
+static u64 chance;
+
+static u64 below(u64 bound) {
+    chance = chance * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (u64)((u128)(chance >> 11) * bound >> 53);
+}
+
+/* Mostly small, at times as large as can be. */
+static u64 number_below(u64 most) {
+    u64 number = below(4) ? 1 + below(most < 20 ? most : 20) : 1 + below(most);
+    return below(50) ? number : most;
+}
+
+static u64 common(u64 a, u64 b) { return b ? common(b, a % b) : a; }
+
+static Limit random_limit(bool shared) {
+    Limit limit = {.algorithm = (enum algorithm)below(6), .slices = 1, .unit = 1, .drain = 1};
+    limit.micros = number_below(400ULL * 86400 * 1000000);
+    limit.count = number_below(MOST_COUNT);
+    if (limit.count > limit.micros * 1000)
+        limit.count = limit.micros * 1000;
+    if (limit.algorithm == SLIDING_LOG)
+        limit.count = number_below(shared ? 40 : 3000);
+    limit.capacity = limit.count;
+    if (limit.algorithm == SLIDING_WINDOW && below(2))
+        limit.slices = 1 + below(MOST_SLICES);
+    if (limit.algorithm >= TOKEN_BUCKET) {
+        u64 shared_part = common(limit.count, limit.micros);
+        limit.unit = limit.micros / shared_part;
+        limit.drain = limit.count / shared_part;
+        limit.capacity = number_below(1000);
+        if (limit.drain > MOST_DRAIN || (u128)limit.capacity * limit.unit / limit.drain > MOST_NOW / 2) {
+            limit.unit = limit.drain = 1;
+            limit.capacity = limit.count = 1 + below(1000);
+        }
+    }
+    limit.full = (u128)limit.capacity * limit.unit;
+    return limit;
+}
+
+typedef struct {
+    Shelf *shelf;
+    void *memory;
+    size_t bytes;
+} Home;
+
+static Home home_of(const Limit *limits, uint32_t parts, u64 max_keys, bool shared) {
+    u64 seed[2] = {below(UINT64_MAX), below(UINT64_MAX)};
+    Shape *shape = shape_of(limits, parts, shared, true);
+    Home home = {NULL, NULL, 0};
+    if (!shared) {
+        home.shelf = private_shelf(shape, max_keys, seed);
+        return home;
+    }
+    home.bytes = shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys));
+    home.memory = mmap(NULL, home.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (home.memory == MAP_FAILED || !make_shared(shape, home.memory, regions_for(max_keys), buckets_for(max_keys)))
+        abort();
+    home.shelf = shared_shelf(shape, home.memory, regions_for(max_keys), buckets_for(max_keys), seed, below(99));
+    return home;
+}
+
+static void leave(Home home) {
+    drop_shelf(home.shelf);
+    if (home.memory)
+        munmap(home.memory, home.bytes);
+}
+
+#define MOST_ITEMS 4
+static u64 words[2 * MOST_ITEMS][8 * 3010];
+
+/* One act on one table; what it answered goes to `evidence`. */
+static int act(Home home, const Limit *limits, int kind, const u64 *keys, const u64 *costs, int count, u64 now, i64 at,
+               Evidence *evidence) {
+    Item items[MOST_ITEMS], *order[MOST_ITEMS];
+    int error;
+    for (int index = 0; index < count; index++) {
+        char text[32];
+        int size = snprintf(text, sizeof text, "key %llu", (unsigned long long)keys[index]);
+        items[index] = (Item){.shelf = home.shelf, .limits = limits, .cost = costs[index], .old = words[2 * index],
+                              .new = words[2 * index + 1],
+                              .hash = siphash(home.shelf->seed, 1, text, (size_t)size)};
+    }
+    const Shape *shape = home.shelf->shape;
+    bool window = shape->packed || (shape->parts == 1 && limits->algorithm == SLIDING_WINDOW);
+    if (kind == 0 && !shape->shared && shape->parts == 1 && window) {
+        check_private(home.shelf, place_of(home.shelf, items[0].hash), limits, now, costs[0], evidence);
+        return 1;
+    }
+    if (kind == 0 && shape->shared && shape->packed &&
+        check_shared(home.shelf, place_of(home.shelf, items[0].hash), limits, NULL, &now, costs[0], evidence))
+        return 1;
+    if (kind != 1)
+        count = 1;
+    int regions = lock_all(items, count, order, &error);
+    for (int index = 0; index < count; index++)
+        read_item(items, index);
+    if (kind <= 2)
+        check_all(items, count, now, kind == 2, evidence);
+    else
+        change_item(items, (enum change)(kind - 3), now, at, evidence);
+    unlock_all(order, regions);
+    return count * (int)shape->parts;
+}
+
+static int same(const Limit *limit, const Evidence *a, const Evidence *b, u64 now, u64 cost) {
+    if (a->allowed != b->allowed || a->told != b->told)
+        return 0;
+    Part part = {.algorithm = limit->algorithm};
+    u64 one[3], other[3];
+    memcpy(one, a->word, sizeof one);
+    memcpy(other, b->word, sizeof other);
+    if (a->told)
+        return !memcmp(one, other, sizeof one);
+    (void)cost;
+    return part_remaining(&part, one, now, limit, 0) == part_remaining(&part, other, now, limit, 0) &&
+           part_reset_after(&part, one, now, limit, 0) == part_reset_after(&part, other, now, limit, 0);
+}
+
+int main(int count, char **arguments) {
+    chance = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
+    long rounds = count > 2 ? atol(arguments[2]) : 200;
+    for (long round = 0; round < rounds; round++) {
+        u64 began = chance;
+        Limit limits[3];
+        uint32_t parts = below(3) ? 1 : 1 + (uint32_t)below(3);
+        for (uint32_t index = 0; index < parts; index++)
+            limits[index] = random_limit(true);
+        bool roomy = below(2);
+        u64 max_keys = roomy ? 400 : 1 + below(30), many = roomy ? 20 : 200;
+        Home homes[2] = {home_of(limits, parts, max_keys, false), home_of(limits, parts, max_keys, true)};
+        u64 now = below(2) ? below(1000) : below(MOST_NOW / 2);
+        for (int step = 0; step < 400; step++) {
+            u64 width = limits->micros / 4 + 2;
+            if (below(20))
+                now = now + below(width) < MOST_NOW ? now + below(width) : now;
+            else if (!roomy) /* what had expired may have been forgotten by one of them: only then may time go back */
+                now -= below(now < width ? now + 1 : width);
+            int kind = (int)below(6), items = 1 + (int)below(MOST_ITEMS);
+            u64 keys[MOST_ITEMS], costs[MOST_ITEMS];
+            for (int index = 0; index < items; index++) {
+                keys[index] = below(many);
+                costs[index] = number_below(below(9) ? limits->capacity + 1 : MOST_COST);
+            }
+            Evidence evidence[2][3 * MOST_ITEMS];
+            i64 at = below(3) ? (i64)now : (i64)below(now + 1) - 5;
+            int found = act(homes[0], limits, kind, keys, costs, items, now, at, evidence[0]);
+            act(homes[1], limits, kind, keys, costs, items, now, at, evidence[1]);
+            for (int index = 0; roomy && index < found; index++)
+                if (!same(limits + index % parts, evidence[0] + index, evidence[1] + index, now, costs[0])) {
+                    fprintf(stderr, "seed %llu, step %d: the two tables disagree\n", (unsigned long long)began, step);
+                    return 1;
+                }
+        }
+        leave(homes[0]);
+        leave(homes[1]);
+    }
+    puts("ok");
+    return 0;
+}

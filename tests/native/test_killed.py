@@ -1,0 +1,17 @@
+"""A process is killed between any two instructions of a decision: ``make real`` tries far more of them."""
+
+import platform
+
+import pytest
+
+from tests.native.build import compiled, run
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or platform.system() != "Linux", reason="steps x86-64 on Linux")
+def test_a_process_killed_at_some_instructions_harms_nobody(tmp_path):
+    program = compiled("killed", tmp_path, "-O2", "-Wl,-z,now")
+    done = run(program, "all", 307, 5)
+    if done.returncode == 77:
+        pytest.skip("stepping is not allowed here")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == 13

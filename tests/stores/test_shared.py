@@ -1,0 +1,325 @@
+"""The store in shared memory: the contract, several processes, what it refuses, and what it leaves behind."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ratekeeper import AsyncLimiter, InvalidStore, Limiter, native
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.testing import FakeClock, TimedStoreContract
+
+if native.core is None or sys.platform != "linux":
+    pytest.skip(native.REASON, allow_module_level=True)
+
+from ratekeeper.stores import segment as files
+from ratekeeper.stores.shared import SharedStore, remove, segments
+
+
+@pytest.fixture
+def name():
+    found = f"test-{uuid.uuid4().hex}"
+    yield found
+    if found in [segment.name for segment in segments()]:
+        remove(found, force=True)
+
+
+class TestSharedStore(TimedStoreContract):
+    def make_store(self):
+        self.name = f"test-{uuid.uuid4().hex}"
+        return SharedStore(self.name, clock=self.clock, max_keys=1_000)
+
+    def teardown_method(self):
+        self.store.close()
+        remove(self.name)
+
+
+class TestSharedStoreInTwoMappings(TestSharedStore):
+    """Every call goes through another mapping of the same memory, as another process would have it."""
+
+    def setup_method(self):
+        super().setup_method()
+        self.stores = [self.store, SharedStore(self.name, clock=self.clock, max_keys=1_000)]
+
+    def ask(self, operation, *arguments):
+        self.stores.reverse()
+        return getattr(self.stores[0], operation)(*arguments)
+
+    def teardown_method(self):
+        for store in self.stores:
+            store.close()
+        remove(self.name)
+
+
+def run(*scripts):
+    """Each script in a process of its own, all at once; what each printed."""
+
+    def one(script):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with ThreadPoolExecutor(len(scripts)) as pool:
+        return list(pool.map(one, scripts))
+
+
+COUNT = """
+import os, time
+from ratekeeper import Limiter
+limiter = Limiter({limits!r}, store="shm://{name}")
+while time.monotonic() < {start}:  # all at once
+    pass
+print(sum(bool(limiter.check(f"k{{number % {keys}}}")) for number in range({calls})))
+"""
+
+
+@pytest.mark.parametrize("limits", [*[f"500 per 300 days {name}" for name in ALGORITHMS], "several", "sliced"])
+def test_processes_are_admitted_exactly_the_limit(name, limits):
+    import time
+
+    if limits == "several":
+        limits = ["500 per 300 days", "600 per 300 days sliding_log", "700 per 300 days fixed_window"]
+    elif limits == "sliced":
+        limits = "500 per 300 days sliding_window slices 4"
+    script = COUNT.format(limits=limits, name=name, start=time.monotonic() + 0.5, keys=3, calls=3_000)
+    assert sum(map(int, run(script, script))) == 1_500
+
+
+PLANS = """
+from ratekeeper.model import Check, Limit
+from ratekeeper.stores.shared import SharedStore
+store = SharedStore({name!r})
+roomy, tight = Limit.parse("900 per 300 days"), Limit.parse("500 per 300 days sliding_log")
+taken = 0
+for number in range(2_000):
+    plan = (Check("one", "a", roomy, 1), Check("two", "b", tight, 1), Check("one", "c", roomy, 1))
+    taken += all(store.check(plan if number % 2 else plan[::-1]))
+    store.table_for("one", roomy).check("d")
+print(taken)
+"""
+
+
+def test_plans_of_several_processes_are_all_or_nothing(name):
+    script = PLANS.format(name=name)
+    assert sum(map(int, run(script, script))) == 500
+    limits = {"a": "900 per 300 days", "c": "900 per 300 days", "d": "900 per 300 days"}
+    with SharedStore_(name) as store:
+        left = {key: Limiter(limit, store=store, name="one").peek(key).remaining for key, limit in limits.items()}
+    assert left == {"a": 400, "c": 400, "d": 0}
+
+
+class SharedStore_(SharedStore):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+def test_a_fork_shares_and_the_state_outlives_the_last_process(name):
+    limiter = Limiter("5/hour", store=f"shm://{name}")
+    assert limiter.check("k")
+    child = os.fork()
+    if not child:
+        os._exit(sum(limiter.check("k").allowed for _ in range(2)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert limiter.peek("k").remaining == 2
+    limiter.close()
+    assert [segment.in_use for segment in segments() if segment.name == name] == [False]
+    assert Limiter("5/hour", store=f"shm://{name}").check("k").remaining == 1
+
+
+def test_async_limiters_use_it_too(name):
+    import asyncio
+
+    async def main():
+        async with AsyncLimiter("2/hour", store=f"shm://{name}") as limiter:
+            return [(await limiter.check("k")).allowed for _ in range(3)]
+
+    assert asyncio.run(main()) == [True, True, False]
+
+
+def test_a_path_of_ones_own(tmp_path):
+    limiter = Limiter("2/hour", store=f"shm://{tmp_path}/limits")
+    assert limiter.check("k")
+    modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in os.scandir(tmp_path / "limits")}
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(os.stat(tmp_path / "limits").st_mode) == 0o700
+    limiter.close()
+    remove(f"{tmp_path}/limits")
+    assert not (tmp_path / "limits").exists()
+
+
+def test_a_group_may_share_it(tmp_path):
+    os.umask(before := os.umask(0))
+    os.umask(0)
+    try:
+        Limiter("2/hour", store=f"shm://{tmp_path}/limits?mode=660").check("k")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(tmp_path / "limits").st_mode) == 0o770
+    tables = list((tmp_path / "limits").glob("*.table"))
+    assert [stat.S_IMODE(table.stat().st_mode) for table in tables] == [0o660]
+
+
+def message(call):
+    with pytest.raises(InvalidStore) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_another_limit_of_the_same_name_is_refused(name):
+    Limiter("5/minute", name="login", store=f"shm://{name}")
+    for other in ("6/minute", "5/minute fixed_window", ["5/minute", "9/hour"]):
+        text = str(other) if isinstance(other, str) else ", ".join(other)
+        assert message(lambda other=other: Limiter(other, name="login", store=f"shm://{name}")) == (
+            f"shm://{name}: expected the limit that other processes have for 'login', '5/minute', got '{text}'. "
+            "Give one of them another name. To start afresh, stop the others and call "
+            f"ratekeeper.stores.shared.remove('{name}')."
+        )
+    assert Limiter("5/minute", name="login", store=f"shm://{name}").check("k")
+    assert Limiter("6/minute", store=f"shm://{name}").check("k")
+
+
+def test_other_facts_that_differ_are_refused(name):
+    Limiter("5/minute", store=f"shm://{name}?max_keys=500")
+    again = "To start afresh, stop the others and call ratekeeper.stores.shared.remove"
+    assert Limiter("5/minute", store=f"shm://{name}").check("k")
+    assert message(lambda: Limiter("5/minute", store=f"shm://{name}?max_keys=600")) == (
+        f"shm://{name}: expected the max_keys that other processes have for '5/minute', 500, got 600. "
+        f"{again}('{name}')."
+    )
+    assert message(lambda: Limiter("5/minute", store=f"shm://{name}", clock=FakeClock())) == (
+        f"shm://{name}: expected the clock that other processes have for '5/minute', 'monotonic', got 'given'. "
+        f"{again}('{name}')."
+    )
+
+
+def rewrite(name, change):
+    (path,) = files.table_files(files.folder_of(name))
+    with open(path, "r+b") as file:
+        magic, rest = file.read(files.HEAD).rstrip(b"\0").split(b"\n", 1)
+        magic, head = change(magic, json.loads(rest))
+        file.seek(0)
+        file.write((magic + b"\n" + json.dumps(head).encode()).ljust(files.HEAD, b"\0"))
+    return path
+
+
+def test_a_table_of_another_version_is_refused(name):
+    Limiter("5/minute", store=f"shm://{name}").check("k")
+    path = rewrite(name, lambda magic, head: (b"ratekeeper table 999", head))
+    assert message(lambda: Limiter("5/minute", store=f"shm://{name}")) == (
+        f"shm://{name}: expected a table of format 1, got 'ratekeeper table 999' in {path}: another version of "
+        f"ratekeeper wrote it. To start afresh, stop the others and call ratekeeper.stores.shared.remove('{name}')."
+    )
+    assert [segment.tables for segment in segments() if segment.name == name] == [(("?", "of another version"),)]
+
+
+def test_a_table_from_before_the_machine_started_is_made_anew(name):
+    limiter = Limiter("5/minute", store=f"shm://{name}")
+    limiter.check("k", cost=5)
+    limiter.close()
+    rewrite(name, lambda magic, head: (magic, {**head, "boot": "another-boot"}))
+    assert [segment.stale for segment in segments() if segment.name == name] == [True]
+    assert Limiter("7/minute", name="5/minute", store=f"shm://{name}").check("k", cost=7)
+    assert [segment.stale for segment in segments() if segment.name == name] == [False]
+
+
+def test_a_file_that_was_cut_short_is_refused(name):
+    Limiter("5/minute", store=f"shm://{name}").close()
+    (path,) = files.table_files(files.folder_of(name))
+    os.truncate(path, files.HEAD + 100)
+    assert "got a shorter file" in message(lambda: Limiter("5/minute", store=f"shm://{name}"))
+
+
+def test_what_a_killed_process_left_half_made_is_made_again(name):
+    SharedStore(name).close()
+    with open(f"{files.folder_of(name)}/.draft", "wb") as file:
+        file.write(b"half")
+    assert Limiter("5/minute", store=f"shm://{name}").check("k")
+
+
+def test_a_log_beyond_the_ring_is_refused(name):
+    assert message(lambda: Limiter("1025/day sliding_log", store=f"shm://{name}")) == (
+        f"shm://{name}: expected a sliding_log of at most 1,024, as every key has room for all its instants, "
+        "got '1025/day sliding_log'. Use sliding_window, or another store."
+    )
+    assert Limiter("1024/day sliding_log", store=f"shm://{name}?max_keys=100").check("k", cost=1024)
+
+
+def test_memory_that_is_not_there_is_refused(name):
+    text = message(lambda: Limiter("5/minute", store=f"shm://{name}?max_keys=1000000000000"))
+    assert text.startswith(f"shm://{name}: expected 32,")
+    assert text.endswith(". Lower max_keys, or give the container more shared memory.")
+
+
+@pytest.mark.parametrize("wrong", ["", "a b", "../x", "a/b", "ä", "x" * 101])
+def test_a_name_is_simple(wrong):
+    assert message(lambda: Limiter("5/minute", store=f"shm://{wrong}")).startswith(
+        "store 'shm://': expected a name of letters, digits, dots and dashes, or an absolute path, got "
+    )
+
+
+@pytest.mark.parametrize("query", ["max_keys=x", "mode=9", "mode=66", "size=1"])
+def test_a_query_is_understood_or_refused(name, query):
+    assert message(lambda: Limiter("5/minute", store=f"shm://{name}?{query}")).endswith(
+        f"expected max_keys=NUMBER or mode=660 after '?', got '{query}'."
+    )
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
+    os.chmod(tmp_path, 0o777)
+    assert "to be this user's alone" in message(lambda: SharedStore(str(tmp_path)))
+    target = tmp_path / "file"
+    target.write_text("")
+    assert "expected to read and write in" in message(lambda: SharedStore(str(target)))
+    (tmp_path / "link").symlink_to("/dev/shm")
+    assert "expected a folder at" in message(lambda: SharedStore(str(tmp_path / "link")))
+
+
+def test_segments_are_listed_and_removed(name):
+    store = SharedStore(name)
+    Limiter("5/minute", store=store, name="login").check("k")
+    (found,) = [segment for segment in segments() if segment.name == name]
+    assert (found.in_use, found.stale, found.tables) == (True, False, (("login", "5/minute"),))
+    assert found.bytes >= 100_000 * 32
+    assert f"one has '{name}' open" in message(lambda: remove(name))
+    assert f"remove({name!r})" in repr(store)
+    assert store.size() == 1
+    store.clear()
+    assert store.size() == 0
+    store.close()
+    remove(name)
+    assert name not in [segment.name for segment in segments()]
+    assert "expected the name of a segment" in message(lambda: remove(name))
+
+
+PURE = """
+import ratekeeper
+try:
+    ratekeeper.Limiter("1/second", store="shm://x")
+except ratekeeper.InvalidStore as error:
+    print(error)
+"""
+
+
+def test_without_the_native_core_it_says_so():
+    pure = {**os.environ, "RATEKEEPER_PURE": "1"}
+    done = subprocess.run([sys.executable, "-c", PURE], capture_output=True, text=True, env=pure)
+    assert done.stdout.startswith("store 'shm://': expected the native core, but RATEKEEPER_PURE is set. "), done.stderr
+
+
+def test_a_flood_resets_nobody_who_is_at_the_limit(name):
+    for algorithm in ALGORITHMS:
+        limiter = Limiter(f"5/day {algorithm}", store=f"shm://{name}?max_keys=2000")
+        victims = [f"victim {number}" for number in range(1_000)]
+        for victim in victims:
+            limiter.check(victim, cost=5)
+        for number in range(20_000):
+            limiter.check(f"flood {number}")
+        assert not any(limiter.check(victim) for victim in victims)
