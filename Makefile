@@ -30,6 +30,7 @@ $(INSTALLED): pyproject.toml setup.py scripts/make-venv $(NATIVE)
 	@sh scripts/make-venv $(VENV)
 	@echo "installing ratekeeper with all extras into $(VENV) (a minute or two the first time)"
 	@$(PIP) install --upgrade 'pip>=25.1'
+	@rm -f src/ratekeeper/native/*.so
 	@$(PIP) install --editable '.[all]' --group dev
 	@rm -rf src/ratekeeper.egg-info
 	@touch $@
