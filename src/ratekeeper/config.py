@@ -310,6 +310,18 @@ class Reader:
         self.look_for_holes(made)
         return tuple(made)
 
+    def leases(self, place: Place, found: dict[str, Any]) -> None:
+        """What is given back when a response is done must have been taken for one, and be enforced."""
+        limits = self.limits(place, found).values() if "limit" in found else ()
+        leased = [limit for limit in limits if limit.is_leased]
+        if leased and found.get("counts") == "messages":
+            place.key("counts").refuse(f"'requests' with '{leased[0]}'", "messages", "A message holds nothing.")
+        if leased and (found.get("mode") == "shadow" or found.get("enforce_percent", 100) != 100):
+            word = "mode" if found.get("mode") == "shadow" else "enforce_percent"
+            place.key(word).refuse(
+                f"every request to be held by '{leased[0]}'", found[word], "Enforce it, or take it out."
+            )
+
     def rule(self, place: Place, found: dict[str, Any]) -> Rule:
         by = found.get("by", "ip")
         sources: tuple[Any, ...] = (by,) if isinstance(by, str) or callable(by) else tuple(by)
@@ -328,6 +340,7 @@ class Reader:
         if "message" in found:
             self.message(place.key("message"), found["message"])
         penalty = found.get("penalty")
+        self.leases(place, found)
         return Rule(
             name=found["name"],
             patterns=self.patterns(place, found),

@@ -43,8 +43,8 @@ class Label:
     """What headers say of one limit, as far as it never changes."""
 
     __slots__ = (
-        "algorithm", "capacity", "count", "hidden", "item", "limit_field", "name", "policy", "policy_field",
-        "refused", "rule", "seconds", "told", "warn_below", "warns", "weight", "window",
+        "algorithm", "capacity", "count", "hidden", "item", "leased", "limit_field", "name", "old_policy", "policy",
+        "policy_field", "refused", "rule", "seconds", "told", "warn_below", "warns", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, limit: Limit, alone: bool) -> None:
@@ -62,7 +62,12 @@ class Label:
         self.seconds = seconds
         self.window = limit.algorithm in WINDOWS
         self.limit_field = (b"x-ratelimit-limit", b"%d" % limit.capacity)
+        self.leased = limit.is_leased
         self.policy = b"%b;q=%d;w=%d" % (self.item, self.count, seconds)
+        self.old_policy = b"%d;w=%d" % (self.count, seconds)
+        if self.leased:  # so many at once: no time is in it
+            self.policy = b'%b;q=%d;qu="concurrent-requests"' % (self.item, limit.count)
+            self.old_policy = b"%d" % limit.count
         self.policy_field = (b"ratelimit-policy", self.policy)
         self.told: dict[int, tuple[Field, ...]] = {}
         self.refused: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}
@@ -135,6 +140,8 @@ def draft_11(label: Label, left: int, reset: float, wait: int, shown: Shown) -> 
         policy = label.policy_field
     else:
         policy = (b"ratelimit-policy", b", ".join([label.policy for label, _ in shown]))
+    if label.leased and not wait:
+        return [policy, (b"ratelimit", b"%b;r=%d" % (label.item, left))]
     return [policy, (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, window))]
 
 
@@ -170,7 +177,7 @@ def plain(limit: bytes, left: int, reset: float, wait: int) -> list[Field]:
 
 
 def old_policies(shown: Shown) -> bytes:
-    return b", ".join([b"%d;w=%d" % (label.count, label.seconds) for label, _ in shown])
+    return b", ".join([label.old_policy for label, _ in shown])
 
 
 DIALECTS: dict[str, Dialect] = {

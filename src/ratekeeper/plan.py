@@ -41,7 +41,7 @@ class Entry:
         self.limit = limit
         self.labels = tuple([Label(rule, part, len(parts) == 1) for part in parts])
         is_plain = len(parts) == 1 and rule.warn_at is None and not rule.grace and not self.labels[0].hidden
-        self.plain = self.labels[0] if is_plain and not self.labels[0].window else None
+        self.plain = self.labels[0] if is_plain and not self.labels[0].window and not self.labels[0].leased else None
         self.is_unlimited = isinstance(limit, Limit) and limit.is_unlimited
         self.checks: dict[str | bytes, Check] = {}
         self.check: Callable[..., Decision] | None = None

@@ -62,6 +62,7 @@ class Policy:
         self.program = program
         self.blocking = program.fleet.blocking  # whether check may wait, so that an event loop must use acheck
         self.delays = program.delays  # whether an admitted request may have to wait for its turn
+        self.leases = program.leases  # whether what was admitted holds places that end with the response
         self.limits_messages = program.limits_messages  # whether any rule counts the messages of WebSockets
 
     @classmethod
@@ -197,6 +198,15 @@ class Policy:
         """``give_back`` for an event loop."""
         program = self.program
         await adrive(program.give_back(program.taken(verdict)), self.async_store, self.clock, self.lines)
+
+    def release(self, verdict: PolicyVerdict) -> None:
+        """End the leases of an admitted request: its response is done."""
+        drive(self.program.give_back(self.program.held(verdict)), self.store, self.clock, self.lines)
+
+    async def arelease(self, verdict: PolicyVerdict) -> None:
+        """``release`` for an event loop."""
+        program = self.program
+        await adrive(program.give_back(program.held(verdict)), self.async_store, self.clock, self.lines)
 
     def explain(self, request: Request) -> Explanation:
         """Say step by step which rules a request meets, by which keys, under which limits; takes nothing."""

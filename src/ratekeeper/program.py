@@ -54,6 +54,7 @@ class Program:
         self.everything = self.select(self.requests.always) if self.requests.plain else None
         self.preflights_count = settings.response.count_preflights
         self.delays = any(is_leaky(limit) for rule in settings.rules for limit in rule.limits.values())
+        self.leases = any(limit.is_leased for rule in settings.rules for limit in rule.limits.values())
         self.sources = sources_of(settings)
 
     def counter(self, rule: Rule) -> Counter:
@@ -238,6 +239,10 @@ class Program:
                 own.counter.store.refund((own.check,), own.decision.at)
             else:
                 yield from flow.give_back((own.check,), own.decision)
+
+    def held(self, verdict: PolicyVerdict) -> list[Asked]:
+        """The leases of an admitted request: they end with it."""
+        return [own for own in self.taken(verdict) if own.check.limit.is_leased]
 
     def taken(self, verdict: PolicyVerdict) -> list[Asked]:
         """What an admitted request took; graced rules took nothing."""

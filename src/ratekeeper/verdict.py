@@ -150,6 +150,9 @@ class PolicyVerdict(Verdict):
         """Retry-After: whole seconds, at least 1 on a refusal, with the jitter; 0 where there is none to send."""
         if self._wait < 0:
             after = None if self.allowed else self.retry_after
+            if after is not None and self.why == "limit":  # a lease may come back at any moment
+                missing = [(label, one.retry_after or 0.0) for label, one in self.shown if not one.allowed]
+                after = max(0.0 if label.leased else wait for label, wait in missing)
             self._wait = 0 if after is None else ceil(after) or 1
             if self._wait and self.response.jitter:
                 from random import random

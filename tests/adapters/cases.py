@@ -56,6 +56,15 @@ def rules(*own: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 CASES = [
     Case(
+        "what is held for a request comes back when its response is done",
+        rules({"limit": "1 concurrent for 1 hour"}),
+        [
+            Step(expected={"ratelimit-policy": '"rule-0";q=1;qu="concurrent-requests"', "ratelimit": '"rule-0";r=0'}),
+            Step(method="POST", path="/stream"),
+            Step(),
+        ],
+    ),
+    Case(
         "headers tell how it stands, and a refusal when to come back",
         rules({"limit": "2/minute"}),
         [

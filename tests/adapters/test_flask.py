@@ -37,7 +37,9 @@ def test_cases(case):
             own = app.test_client()
             overrides = {"REMOTE_ADDR": step.peer}
             answer = own.open(step.path, method=step.method, headers=list(step.headers), environ_overrides=overrides)
-            return Answer(answer.status_code, [(name.lower(), value) for name, value in answer.headers], answer.data)
+            with answer:
+                fields = [(name.lower(), value) for name, value in answer.headers]
+                return Answer(answer.status_code, fields, answer.data)
 
         return send
 

@@ -62,7 +62,12 @@ async def middleware(request: web.Request, handler: Handler) -> web.StreamRespon
         refusal = await check(request)
         if refusal is not None:
             return refused(refusal)
-    return await handler(request)
+    try:
+        return await handler(request)
+    finally:
+        decided: Decided | None = request.get(KEY)
+        if decided is not None and decided.leases:
+            await decided.arelease()
 
 
 async def tell(request: web.Request, response: web.StreamResponse) -> None:

@@ -62,7 +62,14 @@ class RateLimitMiddleware:
         scope[VERDICT] = verdict
         if kind == "websocket" and policy.limits_messages:
             receive = counted(policy, request, receive, send)
-        return await self.app(scope, receive, sender(verdict, send))
+        if not policy.leases:
+            return await self.app(scope, receive, sender(verdict, send))
+        held = verdict.answers  # limits at routes may join theirs
+        try:
+            return await self.app(scope, receive, sender(verdict, send))
+        finally:
+            verdict.answers = held
+            await policy.arelease(verdict)
 
 
 def request_of(scope: Scope) -> Request:

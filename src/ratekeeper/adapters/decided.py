@@ -25,12 +25,13 @@ DECIDED = "ratekeeper.decided"  # where adapters keep it, in an environ or a req
 class Decided:
     """The verdicts on one request, told as one.  ``teller`` is whoever writes them into the response."""
 
-    __slots__ = ("admitted", "refusal", "teller")
+    __slots__ = ("admitted", "is_done", "refusal", "teller")
 
     def __init__(self, teller: object = None) -> None:
         self.admitted: list[tuple[Policy, PolicyVerdict]] = []
         self.refusal: PolicyVerdict | None = None
         self.teller = teller
+        self.is_done = False
 
     def check(self, policy: Policy, request: Request, is_gone: Gone = None) -> PolicyVerdict | None:
         """The refusal of ``policy``, None if it admits the request; waits for its turn where that is later.
@@ -70,6 +71,25 @@ class Decided:
                 await self.agive_back()
                 raise
         return None
+
+    @property
+    def leases(self) -> bool:
+        """Whether something is held that must end with the response."""
+        return not self.is_done and any(policy.leases for policy, _ in self.admitted)
+
+    def release(self) -> None:
+        """End the leases of what was admitted: the response is done."""
+        if self.leases:
+            self.is_done = True
+            for policy, verdict in self.admitted:
+                policy.release(verdict)
+
+    async def arelease(self) -> None:
+        """``release`` for an event loop."""
+        if self.leases:
+            self.is_done = True
+            for policy, verdict in self.admitted:
+                await policy.arelease(verdict)
 
     def give_back(self) -> None:
         while self.admitted:

@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
 from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, request_of
+from ratekeeper.adapters.route import refuse_leases
 from ratekeeper.policy import Policy
 from ratekeeper.units import SECOND
 
@@ -57,6 +58,7 @@ class RateLimit:
     ) -> None:
         who = by if isinstance(by, str) else "ip" if by is None else "app:subject"
         whole = limit if isinstance(limit, str) else list(limit)
+        refuse_leases(limit)
         rule |= {"name": name or "route", "limit": whole, "by": who if name else ["route", who]}
         rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
         self.policy = Policy.parse({**(settings or {}), "rules": [rule]}, store=store, clock=clock)

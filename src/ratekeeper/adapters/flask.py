@@ -99,6 +99,8 @@ class RateLimiter:
         if decided is not None and decided.teller is self:
             for name, value in decided.added:
                 response.headers.add(name, value)
+            if decided.leases:
+                response.call_on_close(decided.release)
         return response
 
     def limit(self, limit: Limits, **words: Any) -> Callable[[Target], Target]:

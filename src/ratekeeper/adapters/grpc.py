@@ -11,6 +11,7 @@ request streams.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
     ) -> None:
         self.policy = policy_of(policy)
         self.facts = facts
+        self.endings: set[asyncio.Future[None]] = set()
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         handler = continuation(details)
@@ -69,6 +71,8 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
                 return context.abort(grpc.StatusCode.CANCELLED, "The caller left before its turn.")
             if refusal is not None:
                 refuse(refusal, context)
+            if decided.leases and not context.add_callback(decided.release):
+                decided.release()  # it has ended already
             context.set_trailing_metadata(trailers(decided.verdict))
             if streams and self.policy.limits_messages:
                 message = self.counted(message, request, context)
@@ -98,6 +102,8 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
             refusal = await decided.acheck(self.policy, request)
             if refusal is not None:
                 await refuse(refusal, context)
+            if decided.leases:
+                context.add_done_callback(lambda _: self.end(decided))
             context.set_trailing_metadata(trailers(decided.verdict))
             return self.acounted(message, request, context) if streams and self.policy.limits_messages else message
 
@@ -112,6 +118,11 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
         if inspect.isasyncgenfunction(behaviour):
             return streamed
         return awaited if inspect.iscoroutinefunction(behaviour) else super().wrap(behaviour, method, streams)
+
+    def end(self, decided: Decided) -> None:
+        ending = asyncio.ensure_future(decided.arelease())
+        self.endings.add(ending)  # the loop itself keeps no hold of it
+        ending.add_done_callback(self.endings.discard)
 
     async def acounted(self, messages: AsyncIterator[Any], request: Request, context: Any) -> AsyncIterator[Any]:
         async for message in messages:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper import config
-from ratekeeper.errors import InvalidInput
+from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.model import parse_limits
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from ratekeeper.policy import Policy
 
     Limits = str | Sequence[str] | Mapping[str, Any]
+
+
+def refuse_leases(limit: Any) -> None:
+    """Where nothing tells when a response is done, nothing could give a lease back."""
+    for one in [limit] if isinstance(limit, str) else limit.values() if hasattr(limit, "values") else limit:
+        if isinstance(one, str) and "concurrent" in one:
+            raise InvalidInput(
+                f"limit: expected a rate at a route, got {shown(one)}. Put it into a rule of the policy, whose "
+                "middleware knows when a response is done."
+            )
 
 
 class RouteLimit:
@@ -46,6 +56,7 @@ class RouteLimit:
         rule |= {"name": name or title(limit, rule.get("algorithm")), "limit": plain(limit)}
         rule["by"] = who if name else ["route", who]
         rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
+        refuse_leases(limit)
         self.inherits = settings is None
         self.settings: Settings = config.parse({**(settings or {}), "rules": [rule]}, "limit")
         self.bound: tuple[object, Policy] | None = None

@@ -18,7 +18,7 @@ from ratekeeper.adapters.decided import DECIDED, Decided
 from ratekeeper.request import new_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from ratekeeper.policy import Policy
@@ -51,7 +51,31 @@ class RateLimitMiddleware:
         def with_fields(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             return start_response(status, [*headers, *decided.added], *([exc_info] if exc_info else []))
 
-        return self.app(environ, with_fields)
+        if not decided.leases:
+            return self.app(environ, with_fields)
+        try:
+            return Held(self.app(environ, with_fields), decided)
+        except BaseException:
+            decided.release()
+            raise
+
+
+class Held:
+    """A response whose end gives back what was held for it."""
+
+    def __init__(self, response: Iterable[bytes], decided: Decided) -> None:
+        self.response = response
+        self.decided = decided
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.response)
+
+    def close(self) -> None:
+        try:
+            if hasattr(self.response, "close"):
+                self.response.close()
+        finally:
+            self.decided.release()
 
 
 def refuse(

@@ -102,7 +102,9 @@ def refused(request: Any, verdict: PolicyVerdict) -> HttpResponse:
 
 
 def told(response: Any, decided: Decided) -> Any:
-    """``response`` with the fields of all that was decided."""
+    """``response`` with the fields of all that was decided; its end gives back what was held for it."""
+    if decided.leases:
+        response._resource_closers.append(decided.release)
     for name, value in decided.added:
         if name == "vary":
             patch_vary_headers(response, [value])
