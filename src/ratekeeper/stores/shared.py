@@ -85,7 +85,8 @@ class SharedStore(Store):
             if part.algorithm in ("sliding_log", "concurrency") and part.count > LONGEST_RING:
                 raise InvalidStore(
                     f"shm://{self.folder.name}: expected a {part.algorithm} of at most {LONGEST_RING:,}, "
-                    f"as every key has room for all its instants, got {str(part)!r}. Use sliding_window, or another store."
+                    f"as every key has room for all its instants, got {str(part)!r}. "
+                    "Use sliding_window, or another store."
                 )
         clock = "monotonic" if self.nanos is None else "given"
         mapped = self.folder.map_table(space, limit, self.max_keys, self.any_size, clock, strict)
