@@ -247,6 +247,16 @@ def test_made_up_limits_are_bounded():
         assert found == [200, 200, 200, 400, 400]
 
 
+@pytest.mark.parametrize(("mode", "status"), [("local", 200), ("allow", 200), ("deny", 503)])
+def test_a_dead_store_is_a_mode_and_never_a_429(mode, status):
+    with running(store=f"redis://127.0.0.1:1/0?on_store_error={mode}") as service:
+        check = {"key": "a", "limit": "4/hour"}
+        answers = [service.post("/v1/check?deny_status=429", check)[0] for _ in range(3)]
+        assert answers == {"local": [200, 200, 429], "allow": [200] * 3, "deny": [503] * 3}[mode]
+        assert service.post("/v1/peek", check)[0] == status
+        assert service.call("GET", "/readyz")[2]["store"] != "answers"
+
+
 def test_the_same_answers_from_redis(redis_server):
     with running(store=f"{redis_server.url}/3?deadline=10") as service:
         answers = [service.post("/v1/check", {"key": "a", "limit": "3/hour", "name": "far"})[2] for _ in range(4)]

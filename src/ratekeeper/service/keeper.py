@@ -10,6 +10,8 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from ratekeeper import flow
+from ratekeeper.drive import adrive
 from ratekeeper.errors import InvalidInput, StoreUnavailable, shown
 from ratekeeper.events import event_of
 from ratekeeper.keys import encode
@@ -133,10 +135,20 @@ class Keeper:
         """The store's answer to a plan, or something to await."""
         if self.switches.is_killed and operation in ("check", "peek"):
             return tuple([admitted(check.limit) for check in plan])
+        if self.policy.store.blocking:
+            return self.ask_elsewhere(operation, plan, *more)
+        return getattr(self.policy.store, operation)(plan, *more)
+
+    async def ask_elsewhere(self, operation: str, plan: Plan, *more: Any) -> Any:
+        """Where the store cannot answer, what its ``on_store_error`` says; a "deny" is no refusal, but unavailable."""
         policy = self.policy
-        if policy.store.blocking:
-            return getattr(policy.async_store, operation)(plan, *more)
-        return getattr(policy.store, operation)(plan, *more)
+        found = await adrive(flow.ask(operation, plan, *more), policy.async_store, policy.clock, policy.lines)
+        for decision in found or ():
+            if decision.reason:
+                self.tally.store_errors += 1
+                if not decision.allowed and decision.reason.startswith("deny"):
+                    raise StoreUnavailable(policy.store_url.partition("://")[0], decision.reason)
+        return found
 
     def plan_of(self, named: Named, key: Any, cost: Any) -> Check:
         return Check(named.name, encode(key), named.limit, whole_cost(cost))
