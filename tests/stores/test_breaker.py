@@ -14,6 +14,18 @@ def test_one_failure_opens_it_and_one_answer_closes_it():
     assert not breaker.is_open
 
 
+def test_a_store_that_only_looks_well_is_looked_at_less_and_less():
+    breaker, now = Breaker(), 1000.0
+    for _ in range(10):  # the probe is answered, the next call is not
+        breaker.trip(now, "gave no answer")
+        now = breaker.probe_at
+        assert breaker.is_due(now)
+        breaker.close()
+    assert breaker.pause == LATEST
+    breaker.trip(now + 3 * LATEST, "gave no answer")  # well for a while
+    assert breaker.pause == SOONEST
+
+
 def test_probes_are_one_at_a_time_jittered_and_further_and_further_apart():
     first = set()
     for _ in range(50):

@@ -55,6 +55,7 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         self.lost = lambda wire, why: None
+        self.receive = lambda reply: None  # replies may have come with the one that closed it
         if self.transport is not None:
             self.transport.abort()
 
@@ -146,8 +147,8 @@ class AsyncLink:
             return
         if isinstance(reply, ReplyError):
             self.trouble(self, flight, reply)
-        else:
-            flight.land(reply)
+        elif not flight.land(reply, self.name):
+            self.down("answered something else than was asked")
 
     def expire(self) -> None:
         """Fail what is past its deadline; else come back when the oldest would be."""

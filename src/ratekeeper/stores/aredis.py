@@ -21,7 +21,7 @@ from ratekeeper.stores.standby import Standby
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
     from typing import Any
 
     from ratekeeper.clock import Clock
@@ -119,20 +119,31 @@ class AsyncRedisStore:
         return found
 
     async def run(self, errand: Errand) -> Any:
+        try:
+            requests = next(errand)
+        except StopIteration as done:
+            return done.value
+        finishing = self.finish(errand, requests)
+        # Not cancelled halfway: what was taken of a plan in several slots must be settled.
+        return await (finishing if len(requests) == 1 else asyncio.shield(asyncio.ensure_future(finishing)))
+
+    async def finish(self, errand: Errand, requests: Sequence[AnyRequest]) -> Any:
         office = self.office()
-        answers: list[Any] | None = None
         while True:
-            try:
-                requests = errand.send(answers)  # type: ignore[arg-type]
-            except StopIteration as done:
-                return done.value
             futures = [await office.ask(request) for request in requests]
-            # Not cancelled halfway: what was taken of a plan in several slots must be settled.
-            waiting = asyncio.gather(*futures, return_exceptions=True)
-            answers = await (waiting if len(requests) == 1 else asyncio.shield(waiting))
+            answers = await asyncio.gather(*futures, return_exceptions=True)
             for answer in answers:
                 if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
                     raise answer
+            try:
+                requests = errand.send(answers)
+            except StopIteration as done:
+                return done.value
+
+
+def share(places: Sequence[Address]) -> float:
+    """Seconds for each place to be asked: one that hangs must leave time for the next, and for the one it names."""
+    return CONNECT_FOR / min(len(places) + 1, 5)
 
 
 async def resolved(answer: Any) -> Any:
@@ -203,9 +214,10 @@ class Office:
     async def learn_slots(self) -> None:
         why = ""
         try:
-            for place in self.slots.places():
+            places = self.slots.places()
+            for place in places:
                 try:
-                    async with asyncio.timeout(CONNECT_FOR):
+                    async with asyncio.timeout(share(places)):
                         self.slots.learn(await ask_once(place, self.settings, b"CLUSTER", b"SLOTS"), place)
                 except (OSError, StoreUnavailable) as error:  # a TimeoutError is an OSError
                     why = str(error) or "no answer"
@@ -221,12 +233,14 @@ class Office:
     async def find_master(self) -> Address:
         """Ask the sentinels, one after the other, who the master is."""
         why = ""
-        for place in self.settings.addresses:
+        places = self.settings.addresses
+        for place in places:
             try:
                 words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self.settings.service.encode())
-                reply = await ask_once(place, self.settings, *words)
-            except (OSError, StoreUnavailable) as error:
-                why = str(error)
+                async with asyncio.timeout(share(places)):
+                    reply = await ask_once(place, self.settings, *words)
+            except (OSError, StoreUnavailable) as error:  # a TimeoutError is an OSError
+                why = str(error) or "no answer"
                 continue
             if reply:
                 return reply[0].decode(), int(reply[1])

@@ -26,6 +26,8 @@ class Breaker:
     def trip(self, now: float, why: str) -> bool:
         """Note a failure; says whether that changed the state."""
         changed = not self.is_open
+        if changed and now > self.probe_at + LATEST:  # it was well for a while; else the last probe was mistaken
+            self.pause = 0.0
         self.is_open = True
         self.why = why
         self.pause = min(LATEST, max(SOONEST, self.pause * 2))
@@ -36,7 +38,6 @@ class Breaker:
         """Note that the store answers; says whether that changed the state."""
         changed = self.is_open
         self.is_open = False
-        self.pause = 0.0
         return changed
 
     def is_due(self, now: float) -> bool:

@@ -71,18 +71,25 @@ class Flight:
         name, word = (b"EVAL", script.text) if self.evaluate else (b"EVALSHA", script.sha)
         return (ASKING if self.asking else b"") + command(self.requests, name, word, now)
 
-    def land(self, reply: Any) -> None:
-        """Hand each request its part of the reply."""
+    def land(self, reply: Any, name: str) -> bool:
+        """Hand each request its part of the reply; False if it was no reply to them, so that none after it is."""
         replies = [reply] if len(self.requests) == 1 else reply
+        if not isinstance(replies, list) or len(replies) != len(self.requests):
+            self.fail(StoreUnavailable(name, "answered something else than was asked", charged=None))
+            return False
+        understood = True
         for request, part in zip(self.requests, replies, strict=True):
             future = request.future
             if not future.done():  # else cancelled: its answer goes nowhere, and to nobody else
                 try:
                     result = request.read(part, self.sent)
                 except Exception as error:
-                    future.set_exception(error)
+                    understood = False
+                    why = f"answered something else than was asked ({error})"
+                    future.set_exception(StoreUnavailable(name, why, charged=None))
                 else:
                     future.set_result(result)
+        return understood
 
     def fail(self, error: StoreUnavailable) -> None:
         for request in self.requests:
@@ -124,7 +131,8 @@ class Handshake:
             self.words.append(([b"CLIENT", b"SETNAME", settings.client_name.encode()], False))
         self.words.append(([b"SCRIPT", b"LOAD", script.text], False))
         self.words.append(([b"INFO", b"memory"], False))
-        self.words.append(([b"PING"], True))
+        # The script itself, asked for nothing: a server may answer PING and run no script.
+        self.words.append(([b"EVALSHA", script.sha, b"0", *script.nothing], True))
 
     @property
     def payload(self) -> bytes:
@@ -138,7 +146,7 @@ class Handshake:
         """Raise StoreUnavailable if the server will not serve us; warn if it will forget."""
         for (words, matters), reply in zip(self.words, replies, strict=True):
             if isinstance(reply, ReplyError):
-                if matters:
+                if matters and not str(reply).startswith("NOSCRIPT"):  # it answers: the next one is sent whole
                     raise StoreUnavailable(self.settings.shown, f"refused {words[0].decode()}: {reply}")
             elif words[0] == b"INFO":
                 warn_of_eviction(reply, self.settings.shown)

@@ -198,10 +198,13 @@ class RedisStore:
     def find_master(self, until: float) -> Address:
         """Ask the sentinels, one after the other, who the master is."""
         why = ""
-        for place in self.settings.addresses:
+        places = self.settings.addresses
+        for tried, place in enumerate(places):
+            now = monotonic()
+            share = now + (until - now) / (len(places) - tried + 1)  # the master must be reached too
             try:
                 words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self.settings.service.encode())
-                reply = ask_once(place, self.settings, until, *words)
+                reply = ask_once(place, self.settings, share, *words)
             except (OSError, StoreUnavailable) as error:
                 why = str(error)
                 continue
@@ -229,7 +232,9 @@ class RedisStore:
                 continue
             for flight, reply in zip(flights, replies, strict=True):
                 if not isinstance(reply, ReplyError):
-                    flight.land(reply)
+                    if not flight.land(reply, link.name):
+                        link.drop()
+                        link.trip("answered something else than was asked")
                     continue
                 action, slot, place = judge(flight, reply, asked)
                 if action == "again" and monotonic() + PAUSE < until:

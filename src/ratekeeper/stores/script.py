@@ -38,14 +38,16 @@ def rules() -> str:
 
 def compose(*, given_time: bool = False) -> Script:
     driver = files("ratekeeper.stores").joinpath("redis.lua").read_text("utf-8")
-    return Script((GIVEN_TIME if given_time else SERVER_TIME) + rules() + driver)
+    nothing = (b"0", b"states", b"0") if given_time else (b"states", b"0")
+    return Script((GIVEN_TIME if given_time else SERVER_TIME) + rules() + driver, nothing)
 
 
 class Script:
-    """A script's text, and the digest by which a server that has it runs it."""
+    """A script's text, the digest by which a server that has it runs it, and words that ask it for nothing."""
 
-    __slots__ = ("sha", "text")
+    __slots__ = ("nothing", "sha", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, nothing: tuple[bytes, ...]) -> None:
         self.text = text.encode()
+        self.nothing = nothing
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
