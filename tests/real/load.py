@@ -1,0 +1,92 @@
+"""Callers that never pause, in threads or as tasks of a loop; every answer is kept with how long it took."""
+
+import asyncio
+import threading
+import time
+
+from ratekeeper import AsyncLimiter, Limiter
+
+
+class Load:
+    """``workers`` callers of one limiter until the block is left; ``kind`` is sync or async."""
+
+    def __init__(self, kind, limit, url, workers=16, keys=("k",), **options):
+        self.kind, self.limit, self.url, self.workers, self.options = kind, limit, url, workers, options
+        self.keys = keys
+        self.answers = []  # (began, took, decision)
+        self.errors = []
+        self.over = threading.Event()
+        self.lag = 0.0  # the worst that the machine itself kept a sleeper waiting: not ours
+
+    def __enter__(self):
+        if self.kind == "sync":
+            self.limiter = Limiter(self.limit, store=self.url, name="load", **self.options)
+            self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(self.workers)]
+        else:
+            self.threads = [threading.Thread(target=lambda: asyncio.run(self.main()))]
+        self.threads.append(threading.Thread(target=self.watch))
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        if self.kind == "sync":
+            self.limiter.close()
+
+    def watch(self):
+        while not self.over.is_set():
+            due = time.monotonic() + 0.01
+            time.sleep(0.01)
+            self.lag = max(self.lag, time.monotonic() - due)
+
+    def run(self, number):
+        try:
+            for turn in range(10**9):
+                began = time.monotonic()
+                decision = self.limiter.check(self.keys[(number + turn) % len(self.keys)])
+                self.answers.append((began, time.monotonic() - began, decision))
+                if self.over.wait(0.002):
+                    return
+        except BaseException as error:
+            self.errors.append(error)
+
+    async def main(self):
+        async with AsyncLimiter(self.limit, store=self.url, name="load", **self.options) as limiter:
+            await asyncio.gather(*[self.task(limiter, number) for number in range(self.workers)])
+
+    async def task(self, limiter, number):
+        try:
+            for turn in range(10**9):
+                began = time.monotonic()
+                decision = await limiter.check(self.keys[(number + turn) % len(self.keys)])
+                self.answers.append((began, time.monotonic() - began, decision))
+                await asyncio.sleep(0.002)
+                if self.over.is_set():
+                    return
+        except BaseException as error:
+            self.errors.append(error)
+
+    def wait(self, wanted, seconds=30.0):
+        """Seconds until an answer to a call from now on is as ``wanted``."""
+        since = time.monotonic()
+        seen = len(self.answers)
+        while True:
+            fresh = self.answers[seen:]
+            seen += len(fresh)
+            for began, took, decision in fresh:
+                if began >= since and wanted(decision):
+                    return began + took - since
+            assert not self.errors, self.errors
+            assert time.monotonic() < since + seconds, f"no such answer, but {self.answers[-1:]}"
+            time.sleep(0.005)
+
+    def between(self, first, last):
+        """The answers to calls that began and ended in that time."""
+        return [answer for answer in list(self.answers) if first <= answer[0] and answer[0] + answer[1] <= last]
+
+    def admitted(self, by_store):
+        """How many the store admitted, or else what stood in for it."""
+        return sum(decision.allowed for _, _, decision in self.answers if (decision.reason == "") == by_store)

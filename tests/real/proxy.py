@@ -1,0 +1,62 @@
+"""A server on the way to the server, which can swallow what passes: lost replies and black holes."""
+
+import contextlib
+import socket
+import threading
+
+
+class Proxy:
+    """Forwards between its own port and ``port``.
+
+    ``deaf`` swallows everything, as a network that drops packets does.  ``lose`` is how many more connections lose
+    their next reply, and with it all that would follow, as TCP leaves no gaps; ``hangs_up`` closes them then.
+    """
+
+    def __init__(self, port):
+        self.target = ("127.0.0.1", port)
+        self.deaf = False
+        self.lose = 0
+        self.hangs_up = False
+        self.lost = 0
+        self.sockets = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"redis://127.0.0.1:{self.port}"
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                far = socket.create_connection(self.target)
+                self.sockets += [near, far]
+                threading.Thread(target=self.forward, args=(near, far, False), daemon=True).start()
+                threading.Thread(target=self.forward, args=(far, near, True), daemon=True).start()
+
+    def forward(self, source, target, is_reply):
+        cut = False
+        with contextlib.suppress(OSError):
+            while part := source.recv(65536):
+                if is_reply and self.lose and not cut:
+                    cut = True
+                    self.lose -= 1
+                    self.lost += 1
+                    if self.hangs_up:
+                        break
+                if not cut and not self.deaf:
+                    target.sendall(part)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for each in self.sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
