@@ -12,6 +12,7 @@ from _thread import allocate_lock
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.model import Check, Decision, Verdict
+from ratekeeper.stores.memory import empty_state
 from ratekeeper.units import SECOND
 
 TYPE_CHECKING = False
@@ -231,16 +232,15 @@ def acquire_plan(
     ticket = lines.join(line, tuple([check.cost for check in plan]), priority)
     served = False
     try:
-        wait: int | None = 0
         look = SHORTEST_LOOK
-        try:
-            now, states = yield Ask("states", plan)
-        except StoreUnavailable:
-            pass  # nothing can be foreseen: wait in line, and see
-        else:
-            wait = foresee(plan, states, now, lines.ahead(ticket), ticket)
-            if wait is not None and any(check.limit.is_leased for check in plan):
-                wait = 0  # a lease may be given back at any moment: the wait is a guess
+        wait: int | None = 0 if is_possible(plan) else None
+        if wait is not None and patience is not None and not any(check.limit.is_leased for check in plan):
+            try:
+                now, states = yield Ask("states", plan)
+            except StoreUnavailable:
+                pass  # nothing can be foreseen: wait in line, and see
+            else:
+                wait = foresee(plan, states, now, lines.ahead(ticket), ticket)
         if wait is None or (patience is not None and wait > patience):
             decisions = yield from ask("peek", plan)
             return postponed(decisions, wait)
@@ -274,6 +274,13 @@ def acquire_plan(
             raise
         return tuple([Decision(True, one.limit, one.remaining, 0.0, one.reset_after, 0.0) for one in decisions])
     return decisions
+
+
+def is_possible(plan: Plan) -> bool:
+    """Whether every cost could pass a limit that nobody has used."""
+    return all(
+        check.limit.rule.retry_after(empty_state(check.limit), 0, check.limit, check.cost) is not None for check in plan
+    )
 
 
 def sooner(plan: Plan, decisions: tuple[Decision, ...], wait: int, look: int, left: int | None) -> tuple[int, int]:

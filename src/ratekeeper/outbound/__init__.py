@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from ratekeeper.outbound.adaptive import Adaptive
 from ratekeeper.outbound.budget import AsyncBudget, Budget
 from ratekeeper.outbound.delivery import TooLate
 from ratekeeper.outbound.pace import Pace, pace
 from ratekeeper.outbound.retry import Retry
+from ratekeeper.outbound.throttle import throttle_bytes
 
-__all__ = ["AsyncBudget", "Budget", "Pace", "Retry", "TooLate", "pace"]
+__all__ = ["Adaptive", "AsyncBudget", "Budget", "Pace", "Retry", "TooLate", "pace", "throttle_bytes"]

@@ -1,0 +1,111 @@
+"""``throttle_bytes``: a stream at so many bytes a second.
+
+>>> from ratekeeper.outbound import throttle_bytes
+>>> from ratekeeper.testing import FakeClock
+>>> clock = FakeClock()
+>>> sum(len(piece) for piece in throttle_bytes([bytes(2_500_000)], "1 MB/s", clock=clock)), clock.now
+(2500000, 2.4)
+
+What passes at once is a tenth of a second's worth, the first of it without a wait; larger chunks are cut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from ratekeeper.errors import InvalidLimit, did_you_mean, shown
+from ratekeeper.limiter import AsyncLimiter, Limiter
+from ratekeeper.model import MOST, Limit
+from ratekeeper.units import take_period
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.keys import Key
+    from ratekeeper.stores import Store
+
+SIZES = {"b": 1, "byte": 1, "bytes": 1}
+SIZES |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
+SIZES |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
+PIECES = 10  # in a second
+
+
+@overload
+def throttle_bytes(
+    chunks: Iterable[bytes],
+    rate: str | Limit,
+    *,
+    key: Key = ...,
+    store: str | Store = ...,
+    name: str | None = ...,
+    clock: Clock | None = ...,
+) -> Iterator[bytes]: ...
+@overload
+def throttle_bytes(
+    chunks: AsyncIterable[bytes],
+    rate: str | Limit,
+    *,
+    key: Key = ...,
+    store: str | Store = ...,
+    name: str | None = ...,
+    clock: Clock | None = ...,
+) -> AsyncIterator[bytes]: ...
+def throttle_bytes(
+    chunks: Any,
+    rate: str | Limit,
+    *,
+    key: Key = "all",
+    store: str | Store = "memory://",
+    name: str | None = None,
+    clock: Clock | None = None,
+) -> Any:
+    """Hand ``chunks`` on at ``rate``, such as ``"1 MB/s"``: an iterator, or an async one of an async one.
+
+    Streams that are given the same ``store``, ``name`` and ``key`` share the rate, also across processes.
+    """
+    limit = rate if isinstance(rate, Limit) else parse_byte_rate(rate)
+    title = name or f"bytes {limit}"
+    if hasattr(chunks, "__aiter__"):
+        return astream(chunks, AsyncLimiter(limit, store=store, name=title, clock=clock), key, limit.burst)
+    return stream(chunks, Limiter(limit, store=store, name=title, clock=clock), key, limit.burst)
+
+
+def stream(chunks: Iterable[bytes], limiter: Limiter, key: Key, most: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        for piece in cut(chunk, most):
+            limiter.acquire(key, len(piece))
+            yield piece
+
+
+async def astream(chunks: AsyncIterable[bytes], limiter: AsyncLimiter, key: Key, most: int) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        for piece in cut(chunk, most):
+            await limiter.acquire(key, len(piece))
+            yield piece
+
+
+def cut(chunk: bytes, most: int) -> Iterator[bytes]:
+    if len(chunk) <= most:
+        return iter([chunk] if chunk else [])
+    return (chunk[at : at + most] for at in range(0, len(chunk), most))
+
+
+def parse_byte_rate(text: str) -> Limit:
+    """``"1 MB/s"``, ``"512 KiB per second"``, ``"1.5 GB/hour"`` -> a limit on bytes."""
+    place = f"rate {shown(text)}"
+    size, slash, period = text.replace(" per ", "/").partition("/")
+    digits = size.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = size.strip()[len(digits) :].strip().lower()
+    whole, _, fraction = digits.replace("_", "").replace(",", "").partition(".")
+    if not slash or not (whole + fraction).isdecimal() or not (whole + fraction).isascii() or len(digits) > 20:
+        raise InvalidLimit(f"{place}: expected bytes and a time, such as '1 MB/s', got {shown(text)}.")
+    if unit not in SIZES:
+        near = did_you_mean(unit, SIZES)
+        raise InvalidLimit(f"{place}: expected B, kB, MB, GB, KiB, MiB or GiB, got {shown(unit)}.{near}")
+    micros, rest = take_period(period.lower().split(), place)
+    if rest:
+        raise InvalidLimit(f"{place}: expected nothing after the time, got {shown(' '.join(rest))}.")
+    count = int(whole + fraction) * SIZES[unit] // 10 ** len(fraction)
+    burst = min(MOST, max(1, count * 1_000_000 // micros // PIECES))
+    return Limit(count, micros / 1_000_000, burst=burst)
