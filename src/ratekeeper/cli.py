@@ -8,7 +8,9 @@ from ratekeeper.commands.check import check
 from ratekeeper.commands.explain import explain
 from ratekeeper.commands.info import info
 from ratekeeper.commands.keys import keys, peek, reset
+from ratekeeper.commands.replay import replay
 from ratekeeper.commands.serve import serve
+from ratekeeper.commands.simulate import simulate
 from ratekeeper.commands.trial import trial
 
 app = typer.Typer(
@@ -22,6 +24,7 @@ app = typer.Typer(
 SERVICE = "The service"
 RULES = "Rules"
 STORE = "Stores"
+LAB = "The lab"
 
 app.command(rich_help_panel=SERVICE)(serve)
 app.command(rich_help_panel=RULES)(check)
@@ -30,6 +33,8 @@ app.command("try", rich_help_panel=RULES)(trial)
 app.command(rich_help_panel=STORE)(keys)
 app.command(rich_help_panel=STORE)(peek)
 app.command(rich_help_panel=STORE)(reset)
+app.command(rich_help_panel=LAB)(simulate)
+app.command(rich_help_panel=LAB)(replay)
 app.command()(info)
 
 

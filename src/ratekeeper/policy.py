@@ -61,6 +61,7 @@ class Policy:
     def install(self, program: Program) -> None:
         self.program = program
         self.blocking = program.fleet.blocking  # whether check may wait, so that an event loop must use acheck
+        self.asks_route = self.asks("route")  # whether the framework's template of the route must be found out
         self.delays = program.delays  # whether an admitted request may have to wait for its turn
         self.leases = program.leases  # whether what was admitted holds places that end with the response
         self.limits_messages = program.limits_messages  # whether any rule counts the messages of WebSockets

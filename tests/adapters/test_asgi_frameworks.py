@@ -3,14 +3,20 @@
 import asyncio
 
 import pytest
-from litestar import Litestar, MediaType, Request, Response, route
+from fastapi import APIRouter, FastAPI
+from litestar import Litestar, MediaType, Request, Response, get, route
 from litestar.middleware import DefineMiddleware
 from litestar.response import Stream
 from litestar.testing import TestClient
 from quart import Quart
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient as StarletteClient
 
 from ratekeeper.adapters.asgi import RateLimitMiddleware
-from tests.adapters.cases import CASES, Answer, run
+from tests.adapters.cases import CASES, Answer, rules, run
 
 METHODS = ["GET", "HEAD", "POST", "OPTIONS"]
 
@@ -86,3 +92,58 @@ def test_quart(case):
             return lambda step: runner.run(send(step))
 
         run(case, client)
+
+
+BY_ROUTE = rules({"by": ["route", "ip"], "limit": "1/minute"})
+PATHS = ["/a/1", "/a/2", "/b", "/b", "/in/c/1", "/in/c/2", "/nowhere", "/elsewhere"]
+SEEN = [200, 429, 200, 429, 200, 429, 404, 429]
+
+
+def starlette_app():
+    inner = [Route("/c/{n}", plain)]
+    routes = [
+        Route("/a/{n:int}", plain),
+        Route("/b", plain, methods=["POST"]),
+        Route("/b", plain),
+        Mount("/in", routes=inner),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(RateLimitMiddleware, policy=BY_ROUTE)])
+
+
+async def plain(request):
+    return PlainTextResponse("ok")
+
+
+def fastapi_app():
+    app, router = FastAPI(), APIRouter(prefix="/in")
+
+    @app.get("/a/{n}")
+    async def a(n: int): ...
+
+    @app.get("/b")
+    async def b(): ...
+
+    @router.get("/c/{n}")
+    async def c(n: int): ...
+
+    app.include_router(router)
+    app.add_middleware(RateLimitMiddleware, policy=BY_ROUTE)
+    return app
+
+
+@pytest.mark.parametrize("make", [starlette_app, fastapi_app])
+def test_the_template_of_the_matched_route_is_the_key(make):
+    client = StarletteClient(make(), client=("203.0.113.9", 40_000))
+    assert [client.get(path).status_code for path in PATHS] == SEEN
+
+
+def test_the_template_of_the_matched_route_is_the_key_in_litestar():
+    @get("/a/{n:int}")
+    async def a(request: Request) -> None: ...
+
+    @get("/b")
+    async def b(request: Request) -> None: ...
+
+    app = Litestar([a, b], middleware=[DefineMiddleware(RateLimitMiddleware, policy=BY_ROUTE)], openapi_config=None)
+    client = TestClient(app)
+    assert [client.get(path).status_code for path in PATHS[:4]] == SEEN[:4]

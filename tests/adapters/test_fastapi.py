@@ -34,7 +34,7 @@ def test_each_client_has_its_own_by_default():
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert there.get("/").status_code == 200
     assert answers[0].headers["x-ratelimit-remaining"] == "1"
-    assert answers[0].headers["ratelimit"] == '"route";r=1;t=30'
+    assert answers[0].headers["ratelimit"] == '"2/minute";r=1;t=30'
     assert answers[2].headers["retry-after"] == "30"
     assert answers[2].headers["cache-control"] == "no-store"
     detail = answers[2].json()["detail"]
@@ -117,6 +117,14 @@ def test_several_hold_together_and_tell_of_all():
     assert minute.store.shelves
     remaining = minute.explain(__import__("ratekeeper").Request("GET", "/", "203.0.113.9")).steps[0].text
     assert "3 of 5 left" in remaining  # four refusals by the hour gave the minute back what it had taken
+
+
+def test_what_the_last_of_three_refuses_the_others_get_back_once():
+    store = MemoryStore(clock=FakeClock(1000.0))
+    second = RateLimit("9/hour", name="second", store=store)
+    own = client(app_with(RateLimit("9/minute", name="first", store=store), second, RateLimit("1/hour", store=store)))
+    assert [own.get("/").status_code for _ in range(5)] == [200, 429, 429, 429, 429]
+    assert client(app_with(second)).get("/").headers["x-ratelimit-remaining"] == "7"
 
 
 def test_behind_the_middleware_its_fields_and_these_are_one():

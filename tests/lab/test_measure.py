@@ -1,6 +1,7 @@
 """The figures of the lab, each beside a slow and obvious way to get it."""
 
 from fractions import Fraction
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,20 +19,39 @@ def column(found, place):
     return [call[place] for call in found]
 
 
-@given(calls, st.integers(1, 5), st.integers(1, 20), st.booleans())
-def test_the_judge_says_what_a_sliding_log_with_the_same_past_says(found, count, period, weighty):
-    limit = Limit(count, period / 1_000_000, algorithm="sliding_log")
+pairs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 20)), min_size=1, max_size=2)
+
+
+class Calls(NamedTuple):
+    times: list[int]
+    who: list[int]
+    costs: list[int] | None
+
+
+@given(calls, pairs, st.booleans(), st.booleans())
+def test_the_judge_says_what_sliding_logs_with_the_same_past_say(found, limits, weighty, shared):
+    # Of a key's calls at one instant the admitted come first.
+    found = sorted(found, key=lambda call: (call[0], not call[3]))
     times, who, allowed = column(found, 0), column(found, 1), column(found, 3)
     costs = column(found, 2) if weighty else [1] * len(found)
-    fits, worst = measure.against_log(times, who, costs if weighty else None, allowed, 3, count, period)
+    given = Calls(times, who, costs if weighty else None)
+    judged = measure.judge(given, bytearray(allowed), 3, shared, limits, 100)
     past = dict.fromkeys(range(3), ())
-    for at, client, cost, passed, fit in zip(times, who, costs, allowed, fits, strict=True):
-        assert bool(fit) == sliding_log.decide(past[client], at, limit, cost)[1]
+    wrongly = {(True, False): 0, (False, True): 0}
+    logs = [Limit(count, period / 1_000_000, algorithm="sliding_log") for count, period in limits]
+    for at, client, cost, passed in zip(times, who, costs, allowed, strict=True):
+        key = 0 if shared else client
+        fits = all(sliding_log.decide(past[key], at, limit, cost)[1] for limit in logs)
+        if fits != passed:
+            wrongly[passed, fits] += 1
         if passed:
-            past[client] += (at,) * cost
-    assert worst == max(
-        [sum(at - period < other <= at for other in past[client]) for client in past for at in past[client]], default=0
-    )
+            past[key] += (at,) * cost
+    most = [
+        max([sum(at - period < other <= at for other in own) for own in past.values() for at in own], default=0)
+        for _, period in limits
+    ]
+    shut_out = measure.longest_shut_out(times, who, allowed, 100)
+    assert judged == (wrongly[True, False], wrongly[False, True], most, shut_out)
 
 
 @given(calls, st.integers(1, 20), st.booleans())

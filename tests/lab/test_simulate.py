@@ -185,7 +185,8 @@ def test_progress_is_told():
         ({"seconds": 10**9}, "traffic: expected at most 50,000,000 calls, got about 100,000,000,000. "
          "Take fewer clients, less load or less time."),
         ({"limits": []}, "simulate: expected at least one limit, got an empty list."),
-        ({"limits": "unlimited"}, "simulate: expected limits that can refuse, got 'unlimited'."),
+        ({"limits": "unlimited"}, "simulate: expected limits over time that can refuse, got 'unlimited'."),
+        ({"limits": "5 concurrent"}, "simulate: expected limits over time that can refuse, got '5 concurrent'."),
         ({"algorithms": []}, "simulate: expected at least one algorithm (fixed_window, sliding_log, sliding_window, "
          "token_bucket, leaky_bucket, gcra), got none."),
     ],

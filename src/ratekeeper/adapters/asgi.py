@@ -7,16 +7,15 @@ Bodies and streams pass untouched, WebSocket handshakes are requests, and rules 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
+from ratekeeper.adapters.turn import wait_turn
 from ratekeeper.request import new_request
-from ratekeeper.units import SECOND
 from ratekeeper.verdict import STATUS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
     from pathlib import Path
 
     from ratekeeper.policy import Policy
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 VERDICT = "ratekeeper.verdict"  # in the scope: what was decided, for the application to read
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
+FULL = 2  # how Starlette says that method and path match
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
 
@@ -51,6 +51,8 @@ class RateLimitMiddleware:
         if self.facts is not None:
             request.facts = self.facts(scope)
         policy = self.policy
+        if policy.asks_route:
+            request.route = route_of(scope)
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         if not verdict.allowed:
             return await refuse(scope, verdict, send)
@@ -77,6 +79,23 @@ def request_of(scope: Scope) -> Request:
     return new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
 
 
+def route_of(scope: Scope) -> str | None:
+    """The template of the route that will answer, where the framework tells: Litestar, Starlette and FastAPI do."""
+    known = scope.get("path_template") or getattr(scope.get("route"), "path", None)
+    return known or template(getattr(scope.get("app"), "routes", ()), scope)
+
+
+def template(routes: Iterable[Any], scope: Scope) -> str | None:
+    """Of the first route that matches, as Starlette looks for it; what lies within another begins with its path."""
+    for route in routes:
+        match, child = route.matches(scope) if hasattr(route, "matches") else (None, {})
+        if getattr(match, "value", 0) == FULL:
+            within = getattr(route, "routes", None) or getattr(route, "effective_candidates", tuple)()  # FastAPI's own
+            rest = template(within, {**scope, **child}) if within else None
+            return (getattr(route, "path", None) or "") + (rest or "") or None
+    return None
+
+
 def sender(verdict: PolicyVerdict, send: Send) -> Send:
     """``send``, with the fields of the verdict on the first message of the response."""
 
@@ -99,45 +118,6 @@ async def refuse(scope: Scope, verdict: PolicyVerdict, send: Send) -> None:
     fields = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": start + ".start", "status": STATUS[verdict.why], "headers": fields})
     return await send({"type": start + ".body", "body": b"" if scope.get("method") == "HEAD" else body})
-
-
-async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) -> Receive | None:
-    """Wait for the turn that a leaky bucket gave; None once the client has left, which gives its place back.
-
-    What arrives meanwhile is kept for the application, at most one message: a body is never gathered here.
-    """
-    kept: list[Message] = []
-    turn = asyncio.ensure_future(policy.clock.asleep(round(verdict.delay * SECOND)))
-    heard = asyncio.ensure_future(receive())
-    try:
-        while not turn.done():
-            await asyncio.wait({turn, heard}, return_when=asyncio.FIRST_COMPLETED)
-            if not heard.done():
-                break
-            message = heard.result()
-            if message["type"] in ("http.disconnect", "websocket.disconnect"):
-                turn.cancel()
-                await policy.agive_back(verdict)
-                return None
-            kept.append(message)
-            if message.get("more_body") or message["type"] == "websocket.connect":
-                await turn
-            else:
-                heard = asyncio.ensure_future(receive())
-    except BaseException:
-        turn.cancel()
-        heard.cancel()
-        await policy.agive_back(verdict)
-        raise
-
-    pending = [] if heard.done() and kept else [heard]
-
-    async def replay() -> Message:
-        if kept:
-            return kept.pop(0)
-        return await (pending.pop() if pending else receive())
-
-    return replay
 
 
 def counted(policy: Policy, request: Request, receive: Receive, send: Send) -> Receive:

@@ -18,13 +18,14 @@ from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
 from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, request_of
-from ratekeeper.adapters.route import refuse_leases
+from ratekeeper.adapters.route import plain, refuse_leases, title
 from ratekeeper.policy import Policy
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from ratekeeper.adapters.route import Limits
     from ratekeeper.stores import Store
     from ratekeeper.verdict import PolicyVerdict
 
@@ -37,16 +38,15 @@ TOO_MANY: dict[int | str, dict[str, Any]] = {
 class RateLimit:
     """Limit a route: ``Depends(RateLimit("10/minute"))``, ``Depends(RateLimit("5/minute", by=user_id))``.
 
-    ``by`` is a source such as ``"header:X-Api-Key"`` or a function; who has no name is counted by address.  Other
-    words are those of a rule: ``algorithm``, ``penalty``, ``grace``, ``message`` and so on.  ``settings`` are those of
-    a rules file: ``{"trusted_proxies": ["10.0.0.0/8"]}``.
+    ``by`` is a source such as ``"header:X-Api-Key"`` or a function; who has no name is counted by address.  Other words
+    are those of a rule, and ``settings`` those of a rules file: ``{"trusted_proxies": ["10.0.0.0/8"]}``.
     """
 
     responses = TOO_MANY
 
     def __init__(
         self,
-        limit: str | Sequence[str],
+        limit: Limits,
         *,
         by: str | Callable[..., Any] | None = None,
         cost: int | Callable[..., Any] = 1,
@@ -57,9 +57,9 @@ class RateLimit:
         **rule: Any,
     ) -> None:
         who = by if isinstance(by, str) else "ip" if by is None else "app:subject"
-        whole = limit if isinstance(limit, str) else list(limit)
         refuse_leases(limit)
-        rule |= {"name": name or "route", "limit": whole, "by": who if name else ["route", who]}
+        rule |= {"name": name or title(limit, rule.get("algorithm")), "limit": plain(limit)}
+        rule["by"] = who if name else ["route", who]
         rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
         self.policy = Policy.parse({**(settings or {}), "rules": [rule]}, store=store, clock=clock)
         self.by, self.is_plain_by = asks(by)
@@ -69,12 +69,10 @@ class RateLimit:
             inspect.Parameter("connection", keyword, annotation=HTTPConnection),
             inspect.Parameter("response", keyword, annotation=Response),
         ]
-        for word, function, plain in (
-            ("subject", self.by, self.is_plain_by),
-            ("amount", self.cost, self.is_plain_cost),
-        ):
-            if function is not None and not plain:
-                parameters.append(inspect.Parameter(word, keyword, default=Depends(function), annotation=Any))
+        if self.by is not None and not self.is_plain_by:
+            parameters.append(inspect.Parameter("subject", keyword, default=Depends(self.by), annotation=Any))
+        if self.cost is not None and not self.is_plain_cost:
+            parameters.append(inspect.Parameter("amount", keyword, default=Depends(self.cost), annotation=Any))
         self.__signature__ = inspect.Signature(parameters)  # what FastAPI injects
 
     async def __call__(
@@ -93,10 +91,11 @@ class RateLimit:
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         decided = scope.setdefault(DECIDED, [])
         if not verdict.allowed:
-            for other, earlier in decided:
+            for other, earlier, own in decided:
+                earlier.answers = own
                 await other.agive_back(earlier)
             raise refusal(scope, verdict)
-        decided.append((policy, verdict))
+        decided.append((policy, verdict, verdict.answers))  # its own answers: those of others join it below
         if policy.delays and verdict.delay:
             try:
                 await policy.clock.asleep(round(verdict.delay * SECOND))

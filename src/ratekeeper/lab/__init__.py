@@ -6,7 +6,25 @@
 [('fixed_window', 20, 2.0), ('gcra', 10, 1.0)]
 """
 
+from ratekeeper.lab.compare import Comparison
+from ratekeeper.lab.replay import Replay, replay
+from ratekeeper.lab.search import Suggestion
 from ratekeeper.lab.shapes import SHAPES, Retry, Traffic, recorded, traffic
 from ratekeeper.lab.simulate import Lane, Simulation, simulate
+from ratekeeper.lab.trace import load_trace
 
-__all__ = ["SHAPES", "Lane", "Retry", "Simulation", "Traffic", "recorded", "simulate", "traffic"]
+__all__ = [
+    "Comparison",
+    "Lane",
+    "Replay",
+    "Retry",
+    "SHAPES",
+    "Simulation",
+    "Suggestion",
+    "Traffic",
+    "load_trace",
+    "recorded",
+    "replay",
+    "simulate",
+    "traffic",
+]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ratekeeper.lab.replay import Replay
     from ratekeeper.lab.simulate import Lane, Simulation
 
 BLOCKS, DIGITS = " ▁▂▃▄▅▆▇█", " 12345678"
@@ -158,3 +159,26 @@ def draw_stack(axis: Any, starts: list[float], width: float, admitted: Sequence[
     axis.bar(starts, refused, width, bottom=admitted, align="edge", color=REFUSED, label="refused", linewidth=0)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_xlim(0, starts[-1] + width if starts else 1)
+
+
+def save_replay(replay: Replay, path: str | Path) -> None:
+    """Draw the course of a replay, and who was refused, into a PNG, SVG or PDF file."""
+    name = picture_path(path)
+    drawn = figure((11, 6))
+    over, below = drawn.subplots(2, 1, height_ratios=[3, 2])
+    starts = [number * replay.bin_seconds / 3600 for number in range(len(replay.asked_in_bin))]
+    admitted = [asked - lost for asked, lost in zip(replay.asked_in_bin, replay.refused_in_bin, strict=True)]
+    draw_stack(over, starts, replay.bin_seconds / 3600, admitted, replay.refused_in_bin)
+    over.set_xlabel(f"hours since {replay.bins_at}")
+    over.set_title(f"{replay.requests:,} requests, {replay.refused:,} refused", loc="left", fontsize=10)
+    over.legend(loc="upper right", fontsize=8, frameon=False, ncols=2)
+    ranks = [rank.rank for rank in replay.ranks]
+    shares = [100 * rank.clients_refused / max(1, rank.clients) for rank in replay.ranks]
+    below.barh(ranks, shares, color=REFUSED)
+    below.invert_yaxis()
+    below.set_xlim(0, 100)
+    below.set_title(
+        "clients that are ever refused, in percent of their rank by busiest minute", loc="left", fontsize=10
+    )
+    below.spines[["top", "right"]].set_visible(False)
+    drawn.savefig(name, dpi=130)

@@ -10,7 +10,8 @@ import heapq
 from array import array
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from itertools import compress
+from itertools import compress, islice, repeat
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 BINS = 240
 STRIDE = 1 << 16  # decisions between two words about the progress
 SHARED = "everybody"
+NEVER = -1.0
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ def simulate(
         traffic = shapes.traffic(traffic, first, load=load, clients=clients, seconds=seconds, seed=seed)
     elif (load, clients, seconds) != (None, None, None):
         raise InvalidInput("simulate: expected load, clients and seconds with the name of a shape, got Traffic too.")
-    keys = [SHARED] * len(traffic.clients) if shared else list(traffic.clients)
-    runs = [run(limit, traffic, keys, store, progress) for limit in lanes]
+    asked = Asked(traffic, shared)
+    runs = [run(limit, asked, store, progress) for limit in lanes]
     end = max(calls.end() for calls in runs)  # one axis of time for all lanes
     return Simulation(
         traffic, tuple([lane_of(calls, traffic, shared, max(end, traffic.span)) for calls in runs]), shared
@@ -152,8 +154,8 @@ def lanes_of(limits: Limits | Sequence[Limits], algorithms: Iterable[str] | None
         raise InvalidInput(f"simulate: expected at least one algorithm ({', '.join(ALGORITHMS)}), got none.")
     lanes = [with_algorithm(item, name) for item in items for name in names]
     for lane in lanes:
-        if isinstance(lane, Limit) and lane.is_unlimited:
-            raise InvalidInput("simulate: expected limits that can refuse, got 'unlimited'.")
+        if isinstance(lane, Limit) and (lane.is_unlimited or lane.is_leased):
+            raise InvalidInput(f"simulate: expected limits over time that can refuse, got '{lane}'.")
     return list(dict.fromkeys(lanes))
 
 
@@ -172,6 +174,17 @@ def under(limit: Limit, name: str) -> Limit:
     return Limit(limit.count, limit.micros / SECOND, burst=burst, algorithm=name, slices=slices)
 
 
+class Asked:
+    """Traffic, made ready once for all lanes."""
+
+    def __init__(self, traffic: Traffic, shared: bool) -> None:
+        self.traffic = traffic
+        self.keys = [SHARED] * len(traffic.clients) if shared else list(traffic.clients)
+        self.times = traffic.times.tolist()
+        self.nanos = [at * 1000 for at in self.times]
+        self.names = list(map(self.keys.__getitem__, traffic.who))
+
+
 class Calls:
     """Calls and what became of them, in columns: those of the traffic, or with the retries that followed."""
 
@@ -183,27 +196,27 @@ class Calls:
         self.who = who
         self.costs = costs
         self.allowed = bytearray()
-        self.delays: dict[int, int] = {}  # by the number of the call, where it was above 0
+        self.turns: list[int] | None = None  # when each call had its turn; None: when it came
         self.state_bytes = 0.0
 
     def end(self) -> int:
-        last = self.times[-1] + 1 if self.times else 0
-        return max([last, *(self.times[number] + delay + 1 for number, delay in self.delays.items())])
+        return max(self.turns or self.times[-1:], default=-1) + 1
 
 
-def run(limit: Limit | Several, traffic: Traffic, keys: list[str], store: str, progress: Progress | None) -> Calls:
+def run(limit: Limit | Several, asked: Asked, store: str, progress: Progress | None) -> Calls:
     """Decide all calls under one limit."""
     clock = VirtualClock()
     opened = open_store(store, clock=clock)
     limiter = Limiter(limit if isinstance(limit, Limit) else limit.limits, store=opened, name=f"lab {limit}")
+    traffic = asked.traffic
     tell = (lambda done: progress(str(limit), done, len(traffic))) if progress else None
     try:
         if traffic.retry is not None:
-            calls = with_retries(limiter, clock, traffic, traffic.retry, keys, tell)
+            calls = with_retries(limiter, clock, traffic, traffic.retry, asked.keys, tell)
         else:
-            calls = Calls(limit, traffic.times, traffic.who, traffic.costs)
-            decide_all(limiter, clock, calls, keys, tell)
-        calls.state_bytes = mean_state(limiter, calls, keys)
+            calls = Calls(limit, asked.times, traffic.who, traffic.costs)
+            decide_all(limiter, clock, calls, asked, tell)
+        calls.state_bytes = mean_state(limiter, calls, asked.keys)
         return calls
     finally:
         opened.close()
@@ -215,29 +228,35 @@ def is_leaky(limit: Limit | Several) -> bool:
 
 
 def decide_all(
-    limiter: Limiter, clock: VirtualClock, calls: Calls, keys: list[str], tell: Callable[[int], object] | None
+    limiter: Limiter, clock: VirtualClock, calls: Calls, asked: Asked, tell: Callable[[int], object] | None
 ) -> None:
-    check, hand, leaky = limiter.check, clock.hand, is_leaky(limiter.limits)
+    check, hand = limiter.check, clock.hand
+    if is_leaky(limiter.limits):
+        calls.turns = []
     for start in range(0, len(calls.times), STRIDE):
-        stop = start + STRIDE
-        nanos = [at * 1000 for at in calls.times[start:stop]]
-        names = [keys[client] for client in calls.who[start:stop]]
+        part = slice(start, start + STRIDE)
+        nanos, names = asked.nanos[part], asked.names[part]
         # `for hand[0], ...` moves the clock to each call before it is decided.
-        if calls.costs is not None:
-            costs = calls.costs[start:stop]
-            found = [check(key, cost) for hand[0], key, cost in zip(nanos, names, costs, strict=True)]
-        elif leaky:
-            found = [check(key) for hand[0], key in zip(nanos, names, strict=True)]
+        if calls.turns is not None:
+            costs = calls.costs[part] if calls.costs is not None else repeat(1)
+            delays = [
+                one.delay if (one := check(key, cost)).allowed else NEVER
+                for hand[0], key, cost in zip(nanos, names, costs, strict=False)
+            ]
+            calls.allowed += bytes([delay is not NEVER for delay in delays])
+            calls.turns += [
+                int(at + delay * SECOND + 0.5) if delay > 0 else at
+                for at, delay in zip(calls.times[part], delays, strict=True)
+            ]
+        elif calls.costs is not None:
+            costs = calls.costs[part]
+            calls.allowed += bytes(
+                [check(key, cost).allowed for hand[0], key, cost in zip(nanos, names, costs, strict=True)]
+            )
         else:
             calls.allowed += bytes([check(key).allowed for hand[0], key in zip(nanos, names, strict=True)])
-            found = []
-        if found:
-            calls.allowed += bytes([decision.allowed for decision in found])
-            if leaky:
-                delays = [(number, decision.delay) for number, decision in enumerate(found, start) if decision.allowed]
-                calls.delays.update((number, round(delay * SECOND)) for number, delay in delays if delay)
         if tell is not None:
-            tell(min(stop, len(calls.times)))
+            tell(min(start + STRIDE, len(calls.times)))
 
 
 def with_retries(
@@ -253,6 +272,7 @@ def with_retries(
     waiting = list(zip(traffic.times, range(len(traffic)), [0] * len(traffic), traffic.who, costs, strict=True))
     times, who, paid = array("q"), array("L"), array("q")
     calls = Calls(limiter.limits, times, who, paid)
+    turns: list[int] = []
     hand = clock.hand
     fresh = len(waiting)
     while waiting:
@@ -261,9 +281,6 @@ def with_retries(
         decision = limiter.check(keys[client], cost)
         if decision.allowed:
             heapq.heappop(waiting)
-            delay = round(decision.delay * SECOND)
-            if delay:
-                calls.delays[len(times)] = delay
         else:
             after = retry.every or round((decision.retry_after or 0) * SECOND)
             if attempt < retry.attempts and after:
@@ -273,52 +290,46 @@ def with_retries(
                 heapq.heappop(waiting)
         calls.allowed.append(decision.allowed)
         times.append(at)
+        turns.append(at + round(decision.delay * SECOND))
         who.append(client)
         paid.append(cost)
         if tell is not None and not attempt and not number % 1024:
             tell(number)
     if traffic.costs is None:
         calls.costs = None
+    if is_leaky(limiter.limits):
+        calls.turns = turns
     return calls
 
 
 def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
     """The figures of one lane; its bins end at ``end``."""
     limit, allowed, costs = calls.limit, calls.allowed, calls.costs
-    clients = 1 if shared else len(traffic.clients)
     parts = limit.limits if isinstance(limit, Several) else (limit,)
-    counted = [0] * len(calls.who) if shared else calls.who
-    judged = [
-        measure.against_log(calls.times, counted, costs, allowed, clients, part.count, part.micros) for part in parts
-    ]
-    fits = judged[0][0]
-    for other, _ in judged[1:]:
-        fits = bytearray(map(min, fits, other))
-    wrong = Counter(zip(allowed, fits, strict=True))
-    paid = None if costs is None else list(compress(costs, allowed))
-    turns = list(compress(calls.times, allowed))
-    if calls.delays:
-        moved = [at + calls.delays.get(number, 0) for number, at in enumerate(calls.times)]
-        passed = sorted(compress(zip(moved, costs or [1] * len(moved), strict=True), allowed))
-        turns, paid = [at for at, _ in passed], None if costs is None else [cost for _, cost in passed]
-        judged = [
-            (fits, measure.against_log(moved, counted, costs, allowed, clients, part.count, part.micros)[1])
-            for part in parts
-        ]
-    worst, ratio = max(
-        ((most, most / part.count) for (_, most), part in zip(judged, parts, strict=True)), key=lambda one: one[1]
-    )
-    start = traffic.times[0] if traffic.times else 0
+    clients = len(traffic.clients)
+    pairs = [(part.count, part.micros) for part in parts]
     over = max(traffic.span, calls.times[-1] + 1 if calls.times else 0)
+    judged = measure.judge(calls, allowed, clients, shared, pairs, over)
+    most = judged.worst
+    paid = None if costs is None else list(compress(costs, allowed))
+    turns = list(compress(calls.turns or calls.times, allowed))
+    if calls.turns is not None:
+        most = worst_turns(calls.turns, calls, shared, clients, pairs)
+        if paid is None:
+            turns.sort()
+        else:
+            both = sorted(zip(turns, paid, strict=True))
+            turns, paid = [at for at, _ in both], [cost for _, cost in both]
+    worst, count = max(zip(most, [part.count for part in parts], strict=True), key=lambda one: one[0] / one[1])
+    start = traffic.times[0] if traffic.times else 0
     width = max(1, -(-(end - start) // BINS))
-    asked_each = Counter(calls.who) if costs is None else weighed(calls.who, costs)
-    got = compress(calls.who, allowed)
-    got_each = Counter(got) if paid is None else weighed(got, compress(costs or (), allowed))
-    everyone = range(len(traffic.clients))
-    refused = bytes(1 - flag for flag in allowed)
+    refused = allowed.translate(measure.OTHERWISE)
     lost = None if costs is None else list(compress(costs, refused))
+    got_each = weighed(compress(calls.who, allowed), paid)
+    lost_each = weighed(compress(calls.who, refused), lost)
+    everyone = range(clients)
     admitted = sum(got_each.values())
-    asked = sum(asked_each.values())
+    asked = admitted + sum(lost_each.values())
     return Lane(
         limit=str(limit),
         algorithm=" + ".join(dict.fromkeys(part.algorithm for part in parts)),
@@ -327,13 +338,15 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
         admitted=admitted,
         refused=asked - admitted,
         worst_window=worst,
-        worst_window_ratio=ratio,
+        worst_window_ratio=worst / count,
         worst_second=measure.most_within(turns, paid, SECOND),
-        longest_delay=max(calls.delays.values(), default=0) / SECOND,
-        longest_shut_out=measure.longest_shut_out(calls.times, calls.who, allowed, over) / SECOND,
-        wrongly_admitted=wrong[1, 0],
-        wrongly_refused=wrong[0, 1],
-        fairness=measure.fairness([asked_each[one] for one in everyone], [got_each[one] for one in everyone]),
+        longest_delay=max(map(sub, calls.turns or (), calls.times), default=0) / SECOND,
+        longest_shut_out=judged.shut_out / SECOND,
+        wrongly_admitted=judged.wrongly_admitted,
+        wrongly_refused=judged.wrongly_refused,
+        fairness=measure.fairness(
+            [got_each[one] + lost_each[one] for one in everyone], [got_each[one] for one in everyone]
+        ),
         state_bytes=calls.state_bytes,
         bin_seconds=width / SECOND,
         asked_in_bin=measure.binned(calls.times, costs, start, width, BINS),
@@ -342,16 +355,33 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
     )
 
 
-def weighed(who: Iterable[int], costs: Iterable[int]) -> Counter[int]:
+def weighed(who: Iterable[int], costs: Iterable[int] | None) -> Counter[int]:
+    if costs is None:
+        return Counter(who)
     found: Counter[int] = Counter()
     for client, cost in zip(who, costs, strict=True):
         found[client] += cost
     return found
 
 
+def worst_turns(
+    turns: Sequence[int], calls: Calls, shared: bool, clients: int, pairs: list[tuple[int, int]]
+) -> list[int]:
+    """The most turns of one key in any stretch of each period; a key's calls have theirs in the order they came."""
+    who = [0] * len(turns) if shared else calls.who
+    if calls.costs is not None:
+        turns = [at for at, cost in zip(turns, calls.costs, strict=True) for _ in range(cost)]
+        who = [client for client, cost in zip(who, calls.costs, strict=True) for _ in range(cost)]
+        allowed = bytearray(flag for flag, cost in zip(calls.allowed, calls.costs, strict=True) for _ in range(cost))
+    else:
+        allowed = calls.allowed
+    histories = measure.histories_of(turns, who, allowed, clients)
+    return [max(measure.most_within(history, None, period) for history in histories) for _, period in pairs]
+
+
 def mean_state(limiter: Limiter, calls: Calls, keys: list[str]) -> float:
     """What the states of the clients take, of a thousand of them at most."""
-    names = list(dict.fromkeys([keys[client] for client in dict.fromkeys(calls.who)]))[:1000]
+    names = dict.fromkeys(keys[client] for client in islice(dict.fromkeys(calls.who), 1000))
     plan = tuple([Check(limiter.name, encode(name), limiter.limits, 1) for name in names])
     if not plan:
         return 0.0

@@ -1,0 +1,228 @@
+"""A policy over the events of a log: who would have been refused, by which rule, for how long.
+
+Most rules count addresses.  For those the key of a client and the rules of a request line are looked up, not worked
+out again for each line; all others go the whole way through ``Policy.check``.  Both ways give the same answers.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.address import parse_address
+from ratekeeper.identity import Caller
+from ratekeeper.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ratekeeper.lab.clock import VirtualClock
+    from ratekeeper.lab.logs import Block, Facts
+    from ratekeeper.model import Decision
+    from ratekeeper.plan import Entry, Selection
+    from ratekeeper.policy import Policy
+
+MOST_KNOWN = 1 << 16
+LONGEST_LABEL = 200
+BY_ADDRESS = frozenset({"ip", "all"})
+
+
+class Refusals:
+    """What would have been refused of a block, in columns: the places of the events, the rules, and the waits.
+
+    A wait is in seconds, None where time does not help.  ``shadow`` are refusals by rules that are not enforced.
+    """
+
+    __slots__ = ("places", "rules", "shadow", "waits")
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.rules: list[str] = []
+        self.waits: list[float | None] = []
+        self.shadow: list[str] = []
+
+    def add(self, place: int, rule: str, wait: float | None) -> None:
+        self.places.append(place)
+        self.rules.append(rule)
+        self.waits.append(wait)
+
+
+class Way:
+    """How one request line is decided."""
+
+    __slots__ = ("check", "cost", "keys", "label", "method", "names", "path", "store")
+
+    def __init__(self, decider: Decider, text: str) -> None:
+        self.method, self.path = parted(text)
+        self.label = self.path.partition("?")[0][:LONGEST_LABEL]
+        selection = decider.policy.program.selection(Request(self.method, self.path))
+        self.names = tuple([counter.name for counter in selection.counters])
+        self.check: Callable[..., Any] | None = None
+        self.store: Any = None
+        self.cost = 1
+        self.keys: Keys | None = None
+        if selection.counters and decider.is_by_address(selection):
+            self.keys = decider.keys_of(selection)
+            if selection.only is not None:
+                self.check = selection.only.default.check  # type: ignore[union-attr]
+                self.cost = selection.only.constant
+            else:
+                self.store = selection.store
+
+
+class Ways(dict[str, tuple[Any, int, Any, Way]]):
+    """By request line: the check, the cost and the keys where there is but one limit, and the whole way."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+
+    def __missing__(self, text: str) -> tuple[Any, int, Any, Way]:
+        if len(self) >= MOST_KNOWN:
+            self.clear()
+        way = Way(self.decider, text)
+        self[text] = found = way.check, way.cost, way.keys, way
+        return found
+
+
+class Keys(dict[str, Any]):
+    """By client: its key for the only limit of a selection, or its plan for several."""
+
+    def __init__(self, decider: Decider, selection: Selection) -> None:
+        self.decider = decider
+        self.selection = selection
+
+    def __missing__(self, client: str) -> Any:
+        caller = Caller(self.decider.policy.program.identity, Request(peer=peer_of(client)))
+        only = self.selection.only
+        found: Any
+        if only is not None:
+            found = only.key(caller)
+        else:
+            entries = [(counter, counter.default) for counter in self.selection.counters]
+            found = tuple([entry.check_of(counter.key(caller)) for counter, entry in entries if entry is not None])
+        if len(self) >= MOST_KNOWN:
+            self.clear()
+        self[client] = found
+        return found
+
+
+class Decider:
+    """Decides events with a policy, in the order of time."""
+
+    def __init__(self, policy: Policy, clock: VirtualClock) -> None:
+        self.policy = policy
+        self.clock = clock
+        self.ways = Ways(self)
+        self.known: dict[Selection, Keys] = {}
+        self.has_hosts = policy.program.requests.by_host
+        way = Way(self, "GET / HTTP/1.1")
+        self.only = way if policy.program.everything is not None and way.check is not None else None
+
+    def is_by_address(self, selection: Selection) -> bool:
+        return (
+            selection.is_simple
+            and not self.has_hosts
+            and all(BY_ADDRESS.issuperset(counter.rule.by) and not counter.by_tier for counter in selection.counters)
+            and all(is_over_time(counter.default) for counter in selection.counters)
+        )
+
+    def keys_of(self, selection: Selection) -> Keys:
+        found = self.known.get(selection)
+        if found is None:
+            found = self.known[selection] = Keys(self, selection)
+        return found
+
+    def way(self, text: str) -> Way:
+        return self.ways[text][3]
+
+    def decide(self, block: Block) -> Refusals:
+        """Decide events, and say which were refused."""
+        if self.only is not None and not block.facts:
+            return self.decide_alike(block, self.only)
+        refusals = Refusals()
+        add = refusals.add
+        ways, hand, facts = self.ways, self.clock.hand, block.facts
+        place = -1
+        for at, client, text in zip(block.times, block.clients, block.texts, strict=True):
+            place += 1
+            hand[0] = at * 1000
+            check, cost, keys, way = ways[text]
+            if facts and place in facts:
+                self.decide_whole(place, way, client, facts[place], refusals)
+            elif check is not None:
+                decision = check(keys[client], cost)
+                if not decision.allowed:
+                    add(place, way.names[0], decision.retry_after)
+            elif way.store is not None:
+                decisions = way.store.check(keys[client])
+                for decision in decisions:
+                    if not decision.allowed:
+                        add(place, *worst(way.names, decisions))
+                        break
+            elif way.names:
+                self.decide_whole(place, way, client, {}, refusals)
+        return refusals
+
+    def decide_alike(self, block: Block, way: Way) -> Refusals:
+        """The same where one limit holds for every request, whatever it asks for."""
+        refusals = Refusals()
+        check, cost, keys, hand = way.check, way.cost, way.keys, self.clock.hand
+        place = -1
+        for at, client in zip(block.times, block.clients, strict=True):
+            place += 1
+            hand[0] = at * 1000
+            decision = check(keys[client], cost)  # type: ignore[misc, index]
+            if not decision.allowed:
+                refusals.add(place, way.names[0], decision.retry_after)
+        return refusals
+
+    def decide_whole(self, place: int, way: Way, client: str, facts: Facts, refusals: Refusals) -> None:
+        """Decide one request as an adapter would have it decided."""
+        verdict = self.policy.check(request_of(way, client, facts))
+        if self.policy.leases and verdict.allowed:
+            self.policy.release(verdict)  # a log does not tell how long a place was held
+        if not verdict.allowed:
+            refusals.add(place, verdict.rule or "", verdict.retry_after)
+        else:
+            refusals.shadow.extend(verdict.notes.shadow)
+
+
+def is_over_time(entry: Entry | None) -> bool:
+    return entry is not None and not entry.is_unlimited and not entry.limit.is_leased
+
+
+def worst(names: tuple[str, ...], decisions: tuple[Decision, ...]) -> tuple[str, float | None]:
+    """The rule that refuses for longest, and for how long."""
+    rule, longest = "", -1.0
+    for name, decision in zip(names, decisions, strict=True):
+        if not decision.allowed:
+            wait = decision.retry_after
+            if wait is None:
+                return name, None
+            if wait > longest:
+                rule, longest = name, wait
+    return rule, longest
+
+
+def request_of(way: Way, client: str, facts: Facts) -> Request:
+    headers = [(name, value) for name, value in facts.items() if name not in ("user", "host")]
+    known = {"user": facts["user"]} if "user" in facts else None
+    return Request(way.method, way.path, peer_of(client), headers, host=facts.get("host"), facts=known)
+
+
+def parted(text: str) -> tuple[str, str]:
+    """``GET /x HTTP/1.1`` -> its method and target; what is no request line asks for ``/``."""
+    words = text.split(" ")
+    if len(words) >= 2 and words[0].isalpha():
+        return words[0], " ".join(words[1:-1]) if len(words) > 2 and words[-1].startswith("HTTP/") else words[1]
+    return "-", "/"
+
+
+def peer_of(client: str) -> str:
+    """The address of a client.  A name, as old logs have them, gets an address of its own, always the same."""
+    if parse_address(client) is not None:
+        return client
+    # fd00::/8 is nobody's on the Internet; 56 bits of a digest keep names apart under the usual prefix of 64.
+    digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).digest()
+    return str(IPv6Address(b"\xfd" + digest + bytes(8)))

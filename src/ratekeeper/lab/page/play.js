@@ -1,0 +1,162 @@
+// The interactive part: drag the limit and the burst, and see six algorithms decide the same calls again.
+"use strict";
+
+const play = JSON.parse(document.getElementById("played").textContent);
+const NAMES = Object.keys(RULES);
+const COLUMNS = 160;
+const SHARED = "everybody";
+
+// Times come as differences: cheap to carry, added up once.
+const times = [];
+play.steps.reduce((at, step) => (times.push(at + step), at + step), 0);
+const instants = times.map(BigInt);
+const start = times.length ? times[0] : 0;
+const span = Math.max(1, (times.length ? times[times.length - 1] : 0) - start + 1);
+
+const byId = (id) => document.getElementById(id);
+const number = (value) => value.toLocaleString("en");
+const percent = (share) => (share === 0 ? "0 %" : `${(100 * share).toFixed(share < 0.01 ? 2 : 1)} %`);
+
+function seconds(micros) {
+  const value = micros / 1e6;
+  if (!value) return "none";
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 120) return `${value.toFixed(value < 10 ? 1 : 0)} s`;
+  return value < 7200 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+// A slider goes from 1 to the most in even steps of proportion: small limits are as easy to set as large ones.
+const toCount = (value, most) => Math.max(1, Math.round(Math.exp((value / 1000) * Math.log(most))));
+const toValue = (count, most) => Math.round((1000 * Math.log(Math.max(1, count))) / Math.log(most));
+
+function decideAll(name, settings) {
+  const { decide, empty } = RULES[name];
+  const limit = makeLimit(name, settings.count, settings.micros, settings.burst, 1);
+  const states = new Map();
+  const histories = new Map(); // turns of each key that may still share a period with the next
+  const admitted = new Array(COLUMNS).fill(0);
+  const refused = new Array(COLUMNS).fill(0);
+  const hit = new Set();
+  let total = 0;
+  let longest = 0;
+  let worst = 0;
+  for (let index = 0; index < times.length; index += 1) {
+    const key = settings.shared ? SHARED : play.who[index];
+    const now = instants[index];
+    const [state, allowed] = decide(states.get(key) ?? empty, now, limit, 1n);
+    states.set(key, state);
+    let turn = times[index];
+    if (!allowed) {
+      refused[Math.floor(((turn - start) / span) * COLUMNS)] += 1;
+      hit.add(play.who[index]);
+      continue;
+    }
+    total += 1;
+    if (name === "leaky_bucket") {
+      const wait = Number(delay(state, now, limit, 1n));
+      longest = Math.max(longest, wait);
+      turn += wait;
+    }
+    admitted[Math.min(COLUMNS - 1, Math.floor(((turn - start) / span) * COLUMNS))] += 1;
+    const history = histories.get(key) ?? [];
+    if (!history.length) histories.set(key, history);
+    history.push(turn);
+    if (history.length > worst && history[history.length - 1 - worst] > turn - settings.micros) worst += 1;
+  }
+  return { admitted, refused, total, longest, worst, hit: hit.size };
+}
+
+function draw(canvas, outcome, most) {
+  const scale = window.devicePixelRatio || 1;
+  const { clientWidth: width, clientHeight: height } = canvas;
+  canvas.width = width * scale;
+  canvas.height = height * scale;
+  const pen = canvas.getContext("2d");
+  const colours = getComputedStyle(document.documentElement);
+  pen.scale(scale, scale);
+  pen.clearRect(0, 0, width, height);
+  const step = width / COLUMNS;
+  outcome.admitted.forEach((count, place) => {
+    const tall = (count / most) * (height - 2);
+    const lost = (outcome.refused[place] / most) * (height - 2);
+    const left = Math.floor(place * step);
+    const wide = Math.max(1, Math.ceil((place + 1) * step) - left - (step > 5 ? 1 : 0));
+    pen.fillStyle = colours.getPropertyValue("--admitted");
+    pen.fillRect(left, height - tall, wide, tall);
+    pen.fillStyle = colours.getPropertyValue("--refused");
+    pen.fillRect(left, height - tall - lost, wide, lost);
+  });
+}
+
+const lanes = Object.fromEntries(
+  NAMES.map((name) => {
+    const lane = document.createElement("div");
+    lane.className = "lane";
+    lane.innerHTML =
+      `<div class="lane-head"><b>${name}</b><span class="lane-figures"></span></div>` +
+      `<canvas role="img" aria-label="Calls admitted and refused over time by ${name}"></canvas>`;
+    byId("lanes").append(lane);
+    return [name, { canvas: lane.querySelector("canvas"), figures: lane.querySelector(".lane-figures") }];
+  })
+);
+
+const mostCount = Math.max(1000, play.count * 20);
+const controls = { count: byId("count"), burst: byId("burst"), period: byId("period"), shared: byId("shared") };
+let burstFollows = play.burst === play.count;
+controls.count.value = toValue(play.count, mostCount);
+controls.burst.value = toValue(play.burst, mostCount);
+controls.shared.checked = play.shared;
+if (![...controls.period.options].some((option) => Number(option.value) === play.micros)) {
+  controls.period.add(new Option(play.period, play.micros));
+}
+controls.period.value = play.micros;
+
+// What a slider says is the count it stands for, except at first: then it is the limit that was given.
+let exact = { count: play.count, burst: play.burst };
+
+function settings() {
+  const count = exact.count ?? toCount(controls.count.value, mostCount);
+  let burst = exact.burst ?? toCount(controls.burst.value, mostCount);
+  if (burstFollows) {
+    burst = count;
+    controls.burst.value = toValue(burst, mostCount);
+  }
+  return { count, burst, micros: Number(controls.period.value), shared: controls.shared.checked };
+}
+
+let drawn = null;
+
+function redraw() {
+  const chosen = settings();
+  const period = controls.period.selectedOptions[0].textContent;
+  byId("count-shown").textContent = number(chosen.count);
+  byId("burst-shown").textContent = burstFollows ? `${number(chosen.burst)} (as the limit)` : number(chosen.burst);
+  const burst = chosen.burst === chosen.count ? "" : ` burst ${chosen.burst}`;
+  byId("limit-shown").textContent = `${chosen.count} per ${period}${burst}`;
+  const outcomes = Object.fromEntries(NAMES.map((name) => [name, decideAll(name, chosen)]));
+  const most = Math.max(1, ...Object.values(outcomes).flatMap((one) => one.admitted.map((a, i) => a + one.refused[i])));
+  for (const name of NAMES) {
+    const one = outcomes[name];
+    const lost = times.length - one.total;
+    const wait = name === "leaky_bucket" ? ` · longest wait ${seconds(one.longest)}` : "";
+    lanes[name].figures.textContent =
+      `${number(one.total)} admitted · ${number(lost)} refused (${percent(times.length ? lost / times.length : 0)})` +
+      ` · ${number(one.hit)} clients hit · worst ${period} ${(one.worst / chosen.count).toFixed(2)} ×${wait}`;
+    draw(lanes[name].canvas, one, most);
+  }
+  drawn = outcomes;
+}
+
+let waiting = 0;
+const soon = () => {
+  cancelAnimationFrame(waiting);
+  waiting = requestAnimationFrame(redraw);
+};
+controls.count.addEventListener("input", () => { exact.count = null; soon(); });
+controls.burst.addEventListener("input", () => { exact.burst = null; burstFollows = false; soon(); });
+controls.period.addEventListener("input", soon);
+controls.shared.addEventListener("input", soon);
+byId("follow").addEventListener("click", () => { burstFollows = true; soon(); });
+window.addEventListener("resize", soon);
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
+redraw();

@@ -1,0 +1,145 @@
+// Twins of algorithms/*.py: the same names, the same order, whole numbers without bounds, no clock.
+// A test runs them beside the Python rules, step by step.
+"use strict";
+
+const MOST_DRAIN = 1n << 26n;
+const MOST_TICKS = 1n << 52n;
+const FIELD = 52n;
+const MASK = (1n << FIELD) - 1n;
+
+const min = (one, other) => (one < other ? one : other);
+
+function gcd(one, other) {
+  while (other) [one, other] = [other, one % other];
+  return one;
+}
+
+// The least fraction not below numerator / denominator whose denominator is at most `most`.
+function fractionAbove(numerator, denominator, most) {
+  let [low, lowOf] = [numerator / denominator, 1n];
+  let [high, highOf] = [low + 1n, 1n];
+  let below = numerator - denominator * low;
+  let above = denominator * high - numerator;
+  while (below && above && highOf + lowOf <= most) {
+    let steps = min(below / above, (most - lowOf) / highOf);
+    [low, lowOf, below] = [low + steps * high, lowOf + steps * highOf, below - steps * above];
+    if (below) {
+      steps = min(above / below, (most - highOf) / lowOf);
+      [high, highOf, above] = [high + steps * low, highOf + steps * lowOf, above - steps * below];
+    }
+  }
+  return below ? [high, highOf] : [low, lowOf];
+}
+
+// So many per so many microseconds; a bucket's burst is by default its count.
+function makeLimit(algorithm, count, micros, burst, slices) {
+  count = BigInt(count);
+  micros = BigInt(micros);
+  const capacity = BUCKETS.has(algorithm) && burst ? BigInt(burst) : count;
+  let unit = 1n;
+  let drain = 1n;
+  if (BUCKETS.has(algorithm)) {
+    const shared = gcd(count, micros);
+    [unit, drain] = [micros / shared, count / shared];
+    const most = min(MOST_DRAIN, MOST_TICKS / capacity);
+    if (drain > most) [unit, drain] = fractionAbove(micros, count, most);
+  }
+  return { algorithm, count, micros, burst: capacity, slices: BigInt(slices || 1), unit, drain, full: capacity * unit };
+}
+
+function gcra(state, now, limit, cost) {
+  now *= limit.drain;
+  const horizon = now + limit.full;
+  let tat = state > now ? state : now;
+  if (tat > horizon) tat = state = horizon;
+  tat += cost * limit.unit;
+  return tat > horizon ? [state, false] : [tat, true];
+}
+
+function tokenBucket(state, now, limit, cost) {
+  now *= limit.drain;
+  let tokens = limit.full;
+  if (state > now) {
+    tokens -= state - now;
+    if (tokens < 0n) {
+      tokens = 0n;
+      state = now + limit.full;
+    }
+  }
+  tokens -= cost * limit.unit;
+  return tokens < 0n ? [state, false] : [now + limit.full - tokens, true];
+}
+
+function leakyBucket(state, now, limit, cost) {
+  now *= limit.drain;
+  let queued = 0n;
+  if (state > now) {
+    queued = state - now;
+    if (queued > limit.full) {
+      queued = limit.full;
+      state = now + queued;
+    }
+  }
+  queued += cost * limit.unit;
+  return queued > limit.full ? [state, false] : [now + queued, true];
+}
+
+function fixedWindow(state, now, limit, cost) {
+  const window = now / limit.micros;
+  const stored = state >> FIELD;
+  let used = 0n;
+  if (stored >= window) {
+    used = state & MASK;
+    if (stored > window) state = (window << FIELD) | used;
+  }
+  used += cost;
+  return used > limit.count ? [state, false] : [(window << FIELD) | used, true];
+}
+
+function slidingLog(state, now, limit, cost) {
+  if (state.length && state[state.length - 1] > now) state = state.map((instant) => min(instant, now));
+  let gone = 0;
+  while (gone < state.length && state[gone] <= now - limit.micros) gone += 1;
+  if (BigInt(state.length - gone) + cost > limit.count) return [state, false];
+  return [state.slice(gone).concat(Array(Number(cost)).fill(now)), true];
+}
+
+function slidingWindow(state, now, limit, cost) {
+  const { slices, micros: width } = limit;
+  const bits = FIELD * slices;
+  const top = bits + FIELD;
+  const newest = (now * slices) / width;
+  let counters = state & ((1n << top) - 1n);
+  const passed = newest - (state >> top);
+  if (passed > 0n) {
+    counters = passed <= slices ? (counters << (FIELD * passed)) & ((1n << top) - 1n) : 0n;
+  } else if (passed < 0n) {
+    counters = min(limit.count, counters % MASK);
+    state = (newest << top) | counters;
+  }
+  const oldest = counters >> bits;
+  // The sum of a number's digits in base MASK + 1 is that number modulo MASK.
+  const room = limit.count - cost - ((counters - (oldest << bits)) % MASK);
+  if (room < 0n || (oldest && oldest * ((newest + 1n) * width - now * slices) > room * width)) return [state, false];
+  return [(newest << top) | (counters + cost), true];
+}
+
+// Microseconds until the turn of a call that left a leaky bucket in `state`.
+function delay(state, now, limit, cost) {
+  const ahead = state - now * limit.drain;
+  const backlog = min(limit.full, ahead > 0n ? ahead : 0n);
+  const excess = backlog - cost * limit.unit;
+  return excess > 0n ? (excess + limit.drain - 1n) / limit.drain : 0n;
+}
+
+const BUCKETS = new Set(["token_bucket", "leaky_bucket", "gcra"]);
+const RULES = {
+  fixed_window: { decide: fixedWindow, empty: 0n },
+  sliding_log: { decide: slidingLog, empty: [] },
+  sliding_window: { decide: slidingWindow, empty: 0n },
+  token_bucket: { decide: tokenBucket, empty: 0n },
+  leaky_bucket: { decide: leakyBucket, empty: 0n },
+  gcra: { decide: gcra, empty: 0n },
+};
+
+if (typeof module !== "undefined") module.exports = { RULES, makeLimit, delay };

@@ -1,0 +1,309 @@
+"""replay: what rules do to a log is what the policy does to its requests."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratekeeper import InvalidInput, Limit, Policy, Request, lab
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.lab import search, tally
+from ratekeeper.lab.clock import VirtualClock
+from ratekeeper.lab.decider import Decider, peer_of
+from ratekeeper.lab.logs import Block
+from ratekeeper.lab.replay import plain_cell
+from ratekeeper.lab.summary import clean
+from ratekeeper.testing import FakeClock
+
+SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
+RULES = Path(__file__).parents[2] / "examples" / "lab" / "rules.toml"
+EPOCH = 1_700_000_000_000_000
+
+
+def rules(*found):
+    return {"rules": [{"name": f"rule{number}", **rule} for number, rule in enumerate(found)]}
+
+
+ONE = rules({"by": "ip", "limit": "3 per 10 seconds"})
+MANY = rules(
+    {"by": "ip", "limit": "4 per 10 seconds burst 2"},
+    {"by": "all", "limit": "6 per 5 seconds sliding_window"},
+    {"by": "ip", "match": "/b/**", "limit": ["2 per 10 seconds fixed_window", "5/minute"]},
+)
+WHOLE = rules(
+    {"by": "ip", "limit": "2 per 10 seconds", "grace": 1},
+    {"by": ["ip", "method"], "limit": "3 per 10 seconds"},
+    {"by": "ip", "match": "/b/**", "limit": "1 per 10 seconds", "mode": "shadow"},
+    {"by": "ip", "limit": "5 per 30 seconds", "penalty": {"after": 2, "within": "1 minute", "block": "20 seconds"}},
+)
+CLIENTS = ["1.1.1.1", "2.2.2.2", "old.example"]
+PATHS = ["GET /a HTTP/1.1", "POST /b/c HTTP/1.1", "GET /b/d?e HTTP/1.0", "nonsense"]
+events = st.lists(
+    st.tuples(st.integers(0, 60_000_000), st.sampled_from(CLIENTS), st.sampled_from(PATHS)), max_size=40
+).map(lambda found: sorted(found, key=lambda event: event[0]))
+
+
+@settings(max_examples=40)
+@given(events, st.sampled_from([ONE, MANY, WHOLE]), st.integers(1, 40))
+def test_each_way_decides_what_the_policy_decides(found, given_rules, size):
+    clock = VirtualClock()
+    decider = Decider(Policy.parse(given_rules, clock=clock), clock)
+    refused = []
+    for start in range(0, len(found), size):
+        times, clients, texts = zip(*found[start : start + size], strict=True)
+        refusals = decider.decide(Block([EPOCH + at for at in times], list(clients), list(texts)))
+        refused += [
+            (start + place, rule, wait)
+            for place, rule, wait in zip(refusals.places, refusals.rules, refusals.waits, strict=True)
+        ]
+    fake = FakeClock()
+    policy = Policy.parse(given_rules, clock=fake)
+    expected = []
+    for number, (at, client, text) in enumerate(found):
+        fake.move_to(EPOCH + at)
+        method, path = text.split(" ")[:2] if " " in text else ("-", "/")
+        verdict = policy.check(Request(method, path, peer_of(client)))
+        if not verdict.allowed:
+            expected.append((number, verdict.rule, verdict.retry_after))
+    assert [one[0] for one in refused] == [one[0] for one in expected]
+    assert [one[2] for one in refused] == [one[2] for one in expected]
+    for own, other in zip(refused, expected, strict=True):
+        if own[1] != other[1]:  # two rules that refuse for equally long: either may be named
+            assert given_rules is MANY
+
+
+def test_the_sample_log():
+    found = lab.replay(SAMPLE, RULES)
+    assert (found.lines, found.requests, found.bad_lines, found.zones) == (400, 400, 0, ("ignored",))
+    assert found.refused == sum(rule.refused for rule in found.rules) == sum(found.refused_in_bin) > 0
+    assert sum(found.asked_in_bin) == 400
+    assert found.clients == len(found.everyone) == sum(rank.clients for rank in found.ranks)
+    assert sum(client.requests for client in found.everyone) == 400
+    assert sum(client.refused for client in found.everyone) == found.refused
+    assert sum(rank.requests for rank in found.ranks) == 400
+    assert sum(rank.refused for rank in found.ranks) == found.refused
+    assert sum(path.refused for path in found.top_refused_paths) <= found.refused
+    assert found.rules[0].asked == 400 > found.rules[1].asked > 0
+    assert (found.first_at, found.last_at) == ("1995-08-01T00:00:01Z", "1995-08-01T00:11:11Z")
+    assert found.exact
+
+
+def test_who_was_refused_when_by_which_rule_for_how_long(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("".join(
+        f'{client} - - [14/Nov/2023:22:{minute:02}:{second:02} +0000] "GET /x HTTP/1.1" 200 1\n'
+        for minute, second, client in [(0, 0, "1.1.1.1"), (0, 1, "1.1.1.1"), (0, 2, "1.1.1.1"), (0, 30, "2.2.2.2"),
+                                       (5, 0, "1.1.1.1"), (5, 4, "1.1.1.1"), (5, 9, "1.1.1.1")]
+    ))  # fmt: skip
+    found = lab.replay(path, rules({"by": "ip", "limit": "1 per 10 seconds"}))
+    (client,) = found.top_refused
+    assert (client.client, client.requests, client.refused, client.busiest_minute) == ("1.1.1.1", 6, 4, 3)
+    assert client.rules == {"rule0": 4}
+    assert (client.first_refused_at, client.last_refused_at) == ("2023-11-14T22:00:01Z", "2023-11-14T22:05:09Z")
+    assert client.longest_refused == 9.0 == found.rules[0].longest_wait  # from 22:00:01 to 22:00:10
+    assert found.top_refused_paths[0] == lab.replay(path, ONE).top_paths[0].__class__("/x", 7, 4)
+
+
+def test_users_tiers_and_headers_of_a_json_log_are_counted(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text("".join(
+        json.dumps({"ts": 1_700_000_000 + number, "ip": f"1.1.1.{number}", "path": "/", "key": key}) + "\n"
+        for number, key in enumerate(["a", "a", "a", "b"])
+    ))  # fmt: skip
+    given_rules = rules({"by": "header:X-Key", "limit": "2/minute"})
+    found = lab.replay(path, given_rules, fields={"header:X-Key": "key"})
+    assert [(client.client, client.refused) for client in found.everyone if client.refused] == [("1.1.1.2", 1)]
+    assert lab.replay(path, given_rules).refused == 0  # without the map, each address is somebody
+
+
+def test_rules_in_shadow_refuse_nobody_and_are_told(tmp_path):
+    found = lab.replay(SAMPLE, rules({"by": "ip", "limit": "1/minute", "mode": "shadow"}))
+    assert found.refused == 0
+    assert found.refused_in_shadow == found.rules[0].refused_in_shadow > 100
+
+
+def test_rules_about_places_in_flight_are_told():
+    found = lab.replay(SAMPLE, rules({"by": "ip", "limit": "1 concurrent"}))
+    assert found.refused == 0
+    assert "rule0 limits what is in flight, which a log does not tell: here it refuses nobody." in found.warnings
+
+
+def test_a_comparison_of_two_rules_files():
+    found = lab.replay(
+        SAMPLE, rules({"by": "ip", "limit": "5/minute"}), against=rules({"by": "all", "limit": "10/minute"})
+    )
+    stricter = lab.replay(SAMPLE, rules({"by": "ip", "limit": "5/minute"}))
+    before = lab.replay(SAMPLE, rules({"by": "all", "limit": "10/minute"}))
+    comparison = found.comparison
+    assert comparison.refused_by_both + comparison.newly_refused == stricter.refused
+    assert comparison.refused_by_both + comparison.newly_allowed == before.refused
+    refused = comparison.refused_by_both + comparison.newly_refused + comparison.newly_allowed
+    assert comparison.allowed_by_both == 400 - refused
+    assert min(comparison.newly_refused, comparison.newly_allowed) > 0
+    same = lab.replay(SAMPLE, RULES, against=RULES).comparison
+    assert (same.newly_refused, same.newly_allowed) == (0, 0)
+
+
+@given(
+    st.lists(st.integers(0, 120), min_size=1, max_size=25).map(sorted),
+    st.sampled_from(list(ALGORITHMS)),
+    st.sampled_from([10, 60]),
+)
+def test_a_suggested_count_is_the_least_that_passes(seconds, name, period):
+    times = [EPOCH + second * 1_000_000 for second in seconds]
+    limit = Limit(50, period, algorithm=name)
+    least = search.least_count(times, limit)
+    assert search.passes(times, search.scaled(limit, least))
+    for count in range(1, least):
+        assert not search.passes(times, search.scaled(limit, count))
+
+
+def test_a_burst_keeps_its_proportion():
+    limit = Limit.parse("60/minute burst 20")
+    assert [str(search.scaled(limit, count)) for count in (30, 3, 1)] == [
+        "30/minute burst 10", "3/minute burst 1", "1/minute"
+    ]  # fmt: skip
+    times = [EPOCH] * 7
+    assert search.least_count(times, limit) == 19
+    assert search.passes(times, search.scaled(limit, 19))
+
+
+def test_suggestions_hold_what_they_promise():
+    found = lab.replay(SAMPLE, RULES, suggest=0.1)
+    by_rule = {one.rule: one for one in found.suggestions}
+    own = by_rule["per-client"]
+    assert own.refused_then <= own.clients * 0.1
+    again = lab.replay(SAMPLE, rules({"by": "ip", "limit": own.suggested}))
+    assert again.clients_refused == own.refused_then
+    now = lab.replay(SAMPLE, rules({"by": "ip", "limit": own.now}))
+    assert now.clients_refused == own.refused_now
+    counts = [clients for _, clients in own.curve]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_memory_is_bounded_by_live_clients_and_shares_stay_true():
+    clock = VirtualClock()
+    decider = Decider(Policy.parse(ONE, clock=clock), clock)
+    counted = tally.Tally(["rule0"], most_clients=100)
+    for minute in range(50):
+        names = [f"10.0.{minute}.{number}" for number in range(40)] + ["6.6.6.6"] * 20
+        block = Block([EPOCH + minute * 60_000_000 + number for number in range(60)], names, ["GET / HTTP/1.1"] * 60)
+        counted.add(block, decider.decide(block), decider)
+    counted.finish(decider)
+    assert len(counted.clients) <= 140
+    assert len(counted.clients) + sum(counted.folded.values()) == 50 * 40 + 1
+    assert counted.clients["6.6.6.6"].refused == 50 * 17
+    assert (counted.requests, sum(counted.timeline.asked), counted.refused) == (3000, 3000, 50 * 17)
+    assert len(counted.timeline.asked) <= tally.MOST_BINS
+
+
+def test_the_busiest_stretch_is_found():
+    calm = [second * 1_000_000 for second in range(500)]
+    busy = [500_000_000 + number * 1000 for number in range(100)]
+    times = [*calm, *busy, *(501_000_000 + at for at in calm)]
+    busiest = tally.Busiest(100)
+    for start in range(0, len(times), 25):
+        part = times[start : start + 25]
+        busiest.add(Block(part, ["a"] * len(part), ["x"] * len(part)))
+    assert [at for block in busiest.best for at in block.times] == busy
+    assert sum(len(block) for block in busiest.blocks) <= 100
+
+
+def test_csv_json_and_frames(tmp_path):
+    found = lab.replay(SAMPLE, RULES)
+    found.write_csv(tmp_path / "clients.csv")
+    rows = list(csv.DictReader((tmp_path / "clients.csv").read_text().splitlines()))
+    assert len(rows) == found.clients
+    assert rows[0]["client"] == found.everyone[0].client
+    assert int(rows[0]["refused"]) == found.everyone[0].refused > 0
+    plain = json.loads(json.dumps(found.to_json()))
+    assert plain["refused"] == found.refused
+    assert "everyone" not in plain
+    for library in ("pandas", "polars"):
+        pytest.importorskip(library)
+        assert len(found.frame(library)) == found.clients
+
+
+def test_what_clients_write_does_no_harm():
+    assert plain_cell("=1+1") == "'=1+1"
+    assert plain_cell("@x") == "'@x"
+    assert plain_cell("1.2.3.4") == "1.2.3.4"
+    assert plain_cell(-5) == -5
+    assert clean("a\x1b[2Jb\nc") == "a·[2Jb·c"
+    assert clean("x" * 100) == "x" * 59 + "…"
+
+
+def test_nobody_is_named_if_so_wished():
+    named = lab.replay(SAMPLE, RULES, against=ONE)
+    hidden = lab.replay(SAMPLE, RULES, against=ONE, anonymous=True)
+    text = json.dumps(hidden.to_json()) + str(hidden) + json.dumps(hidden.rows()) + json.dumps(hidden.played)
+    assert not any(client.client in text for client in named.everyone)
+    assert hidden.everyone[0].client == "client 1"
+    assert hidden.everyone[0].refused == named.everyone[0].refused
+
+
+def test_text_says_what_matters_first():
+    text = str(lab.replay(SAMPLE, RULES, suggest=0.001, against=ONE))
+    lines = text.splitlines()
+    assert lines[0] == "400 requests by 45 clients, 1995-08-01T00:00:01Z to 1995-08-01T00:11:11Z"
+    assert lines[1] == "6 would be refused (1.5 %), of 3 clients (6.7 %)"
+    assert "time zones are ignored" in text
+    assert "least limit that refuses at most 0.1 % of clients" in text
+    assert "beside the rules before" in text
+
+
+def test_names_of_hosts_count_apart():
+    peers = {peer_of(f"host{number}.example") for number in range(1000)}
+    assert len(peers) == 1000
+    assert peer_of("host1.example") == peer_of("host1.example")
+    assert peer_of("1.2.3.4") == "1.2.3.4"
+
+
+def test_an_empty_log_is_no_mistake(tmp_path):
+    (tmp_path / "log").write_text("")
+    found = lab.replay(tmp_path / "log", RULES, suggest=0.001)
+    assert (found.requests, found.refused, found.clients, found.suggestions) == (0, 0, 0, ())
+    assert str(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], ONE, {}), "replay: expected at least one log file, got none."),
+        ((SAMPLE, ONE, {"suggest": 2}), "suggest: expected a share from 0 to 1, such as 0.001, got 2."),
+    ],
+)
+def test_mistakes_are_told(arguments, message):
+    logs, given_rules, options = arguments
+    with pytest.raises(InvalidInput) as error:
+        lab.replay(logs, given_rules, **options)
+    assert str(error.value) == message
+
+
+def test_progress_is_told():
+    told = []
+    lab.replay(SAMPLE, ONE, suggest=0.01, progress=lambda *words: told.append(words))
+    size = SAMPLE.stat().st_size
+    assert told[-2:] == [("reading", size, size), ("looking for limits", 1, 1)]
+
+
+def test_the_same_trace_gives_the_same_decisions_in_every_store(any_server):
+    """In memory, in shared memory and on Redis or Valkey, fed with the trace's own times; all of them new."""
+    from uuid import uuid4
+
+    from ratekeeper.stores.shared import remove
+
+    name = f"lab-{uuid4().hex}"
+    stores = ["memory://", f"shm://{name}", f"{any_server.url}?prefix={name}"]
+    outcomes = [lab.replay(SAMPLE, RULES, store=store) for store in stores]
+    assert outcomes[0].refused > 0
+    for other in outcomes[1:]:
+        assert other.everyone == outcomes[0].everyone
+        assert other.rules == outcomes[0].rules
+    lanes = [lab.simulate("5/second", "on_off", algorithms=ALGORITHMS, seconds=6, clients=3, store=store).lanes
+             for store in stores]  # fmt: skip
+    remove(name)
+    assert lanes[0] == lanes[1] == lanes[2]

@@ -1,0 +1,122 @@
+"""Files of any compression, merged by time, in blocks."""
+
+import bz2
+import gzip
+import io
+import lzma
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratekeeper import InvalidInput
+from ratekeeper.lab import source
+from ratekeeper.lab.logs import Reader
+from ratekeeper.lab.source import Source, merged
+
+
+def line(second, client="1.1.1.1", path="/"):
+    clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    return f'{client} - - [01/Mar/2026:{clock} +0000] "GET {path} HTTP/1.1" 200 5\n'
+
+
+def read(*paths):
+    sources = [Source(str(path), Reader(str(path))) for path in paths]
+    events = [
+        event
+        for block in merged(sources)
+        for event in zip(block.times, block.clients, block.texts, strict=True)
+    ]  # fmt: skip
+    for one in sources:
+        one.close()
+    return events, sources
+
+
+def zstd(data):
+    return pytest.importorskip("zstandard").compress(data)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress, zstd])
+def test_compressed_files_are_told_by_their_first_bytes(tmp_path, compress):
+    text = "".join(line(second) for second in range(500))
+    path = tmp_path / "log"
+    path.write_bytes(compress(text.encode()))
+    events, sources = read(path)
+    assert len(events) == 500
+    assert sources[0].reader.bad == 0
+
+
+def test_compressed_parts_after_each_other_are_all_read(tmp_path):
+    (tmp_path / "log.gz").write_bytes(gzip.compress(line(1).encode()) + gzip.compress(line(2).encode()))
+    assert len(read(tmp_path / "log.gz")[0]) == 2
+    (tmp_path / "log.zst").write_bytes(zstd(line(1).encode()) + zstd(line(2).encode()))
+    assert len(read(tmp_path / "log.zst")[0]) == 2
+
+
+def test_a_file_that_breaks_off_gives_what_it_has(tmp_path):
+    whole = gzip.compress("".join(line(second) for second in range(9_000)).encode())
+    (tmp_path / "log.gz").write_bytes(whole[: len(whole) // 2])
+    events, sources = read(tmp_path / "log.gz")
+    assert 0 < len(events) < 9_000
+    assert sources[0].reader.shown[-1].reason.startswith("the file cannot be read on: ")
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 80_000), max_size=40), min_size=1, max_size=3),
+    st.sampled_from([60, 300, 1 << 17]),
+)
+def test_files_are_merged_by_time_and_nothing_is_lost(tmp_path_factory, logs, chunk):
+    folder = tmp_path_factory.mktemp("logs")
+    paths = []
+    for number, seconds in enumerate(logs):
+        paths.append(folder / f"{number}.log")
+        paths[-1].write_text("".join(line(second, f"10.0.0.{number}") for second in sorted(seconds)))
+    before, source.CHUNK = source.CHUNK, chunk
+    try:
+        events, sources = read(*paths)
+    finally:
+        source.CHUNK = before
+    assert [event[0] for event in events] == sorted(event[0] for event in events)
+    expected = sorted((second, f"10.0.0.{number}") for number, seconds in enumerate(logs) for second in seconds)
+    origin = 1772323200
+    assert sorted((at // 1_000_000 - origin, client) for at, client, _ in events) == expected
+    assert sum(one.late for one in sources) == 0
+
+
+def test_lines_a_little_out_of_order_are_put_in_order(tmp_path):
+    (tmp_path / "log").write_text("".join(line(second) for second in [5, 3, 9, 4, 30, 24]))
+    events, (one,) = read(tmp_path / "log")
+    assert [event[0] // 1_000_000 % 60 for event in events] == [3, 4, 5, 9, 24, 30]
+    assert one.late == 0
+
+
+def test_late_lines_are_counted_where_the_stream_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK", 200)
+    (tmp_path / "log").write_text(
+        "".join(line(second) for second in [0, 1, 2, 100, 101, 102, 130, 131, 132, 5, 133, 200])
+    )
+    events, (one,) = read(tmp_path / "log")
+    times = [event[0] for event in events]
+    assert times == sorted(times)
+    assert (len(times), one.late) == (12, 1)
+
+
+def test_a_line_without_end_takes_no_more_than_its_share_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK", 1000)
+    monkeypatch.setattr(source, "LONGEST_LINE", 2000)
+    (tmp_path / "log").write_text(line(1) + "x" * 100_000 + "\n" + line(2) + line(3).strip())
+    events, (one,) = read(tmp_path / "log")
+    assert len(events) == 3
+    assert one.reader.bad == 1
+
+
+def test_the_standard_input_is_a_dash(monkeypatch):
+    raw = io.BufferedReader(io.BytesIO(gzip.compress(line(1).encode())))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=raw))
+    assert len(read("-")[0]) == 1
+
+
+def test_a_missing_file_is_told():
+    with pytest.raises(InvalidInput, match=r"^nothing.log: expected a log file that can be read, but No such file"):
+        Source("nothing.log", Reader("nothing.log"))
