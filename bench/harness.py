@@ -59,4 +59,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 
 
 def conditions() -> None:
-    print(f"Python {platform.python_version()} on {platform.machine()}, {sys.platform}; best of interleaved rounds")
+    from ratekeeper import info
+
+    facts = f"Python {platform.python_version()} on {platform.machine()}, {sys.platform}; {info()['engine']} core"
+    print(f"{facts}; best of interleaved rounds")

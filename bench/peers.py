@@ -50,4 +50,31 @@ def throttled_peer(algorithm: str, count: int, seconds: int) -> Call | None:
     return throttle.limit
 
 
-PEERS: dict[str, Callable[[str, int, int], Call | None]] = {"limits": limits_peer, "throttled-py": throttled_peer}
+def pyrate_peer(algorithm: str, count: int, seconds: int) -> Call | None:
+    """One bucket for all keys: its buckets for many keys are the user's to write."""
+    if algorithm != "sliding_log":
+        return None
+    try:
+        import pyrate_limiter
+    except ImportError:
+        return None
+    acquire = pyrate_limiter.Limiter(pyrate_limiter.Rate(count, seconds * 1000)).try_acquire
+    return lambda key: acquire(key, blocking=False)
+
+
+def token_bucket_peer(algorithm: str, count: int, seconds: int) -> Call | None:
+    if algorithm != "token_bucket":
+        return None
+    try:
+        import token_bucket
+    except ImportError:
+        return None
+    return token_bucket.Limiter(count / seconds, count, token_bucket.MemoryStorage()).consume  # type: ignore[no-any-return]
+
+
+PEERS: dict[str, Callable[[str, int, int], Call | None]] = {
+    "limits": limits_peer,
+    "throttled-py": throttled_peer,
+    "pyrate-limiter": pyrate_peer,
+    "token-bucket": token_bucket_peer,
+}

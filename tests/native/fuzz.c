@@ -101,6 +101,9 @@ static int act(Home home, const Limit *limits, int kind, const u64 *keys, const 
     if (kind == 0 && shape->shared && shape->packed &&
         check_shared(home.shelf, place_of(home.shelf, items[0].hash), limits, NULL, &now, costs[0], evidence))
         return 1;
+    if (kind == 0 && shape->shared && !shape->packed && shape->parts == 1 &&
+        check_guarded(home.shelf, place_of(home.shelf, items[0].hash), limits, NULL, &now, costs[0], evidence))
+        return 1;
     if (kind != 1)
         count = 1;
     int regions = lock_all(items, count, order, &error);

@@ -57,6 +57,9 @@ static bool check(const Scenario *scenario, u64 hash, u64 cost, u64 now) {
     if (count == 1 && shelves[0]->shape->packed &&
         check_shared(shelves[0], place_of(shelves[0], hash), scenario->limits[0], NULL, &now, cost, evidence))
         return evidence[0].allowed;
+    if (count == 1 && !shelves[0]->shape->packed && shelves[0]->shape->parts == 1 &&
+        check_guarded(shelves[0], place_of(shelves[0], hash), scenario->limits[0], NULL, &now, cost, evidence))
+        return evidence[0].allowed;
     int regions = lock_all(items, count, order, &error);
     if (error)
         exit(3);

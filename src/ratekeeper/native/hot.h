@@ -149,4 +149,43 @@ static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, I
     }
 }
 
+/* A known key of a shared table with wide slots and one limit, under its guard.  False: go the long way. */
+static inline bool check_guarded(Shelf *shelf, Place place, const Limit *limit, Instant *clock, u64 *now, u64 cost,
+                                 Evidence *evidence) {
+    const Shape *shape = shelf->shape;
+    u64 words[2 + MOST_SLICES];
+    Item item = {.shelf = shelf, .limits = limit, .cost = cost, .place = place, .new = words};
+    if (lock_guard(shape, place.region))
+        return false;
+    item.slot = find(shape, place);
+    if (item.slot >= 0) {
+        u64 *record = record_at(shape, place.region, (size_t)item.slot);
+        if (clock)
+            *now = clock();
+        if (shape->part->ring) {
+            Log log = log_view(shape->part, record);
+            u64 length = log_length(&log), gone = bisect_right(&log, (i64)*now - (i64)limit->micros);
+            u64 used = length - gone;
+            bool allowed = used + cost <= limit->count;
+            sliding_log_mend(&log, *now);
+            *evidence = (Evidence){true, allowed, {0, 0, limit->micros}};
+            evidence->word[0] = used + (allowed ? cost : 0) < limit->count ? limit->count - used - (allowed ? cost : 0) : 0;
+            if (allowed) {
+                sliding_log_enter(&log, *now, gone, cost);
+            } else {
+                evidence->word[1] = (u64)sliding_log_wait(&log, *now, limit, cost, used, 0);
+                evidence->word[2] = used ? *log_at(&log, length - 1) + limit->micros - *now : 0;
+            }
+        } else {
+            memcpy(words, record, shape->words * sizeof(u64));
+            bool allowed = decide_part(&item, shape->part, limit, words, *now);
+            if (memcmp(words, record, shape->words * sizeof(u64)))
+                put_shared(shape, place.region, (size_t)item.slot, place.print, words);
+            bear_witness(&item, 0, words, *now, cost, 0, allowed, evidence);
+        }
+    }
+    unlock_guard(place.region);
+    return item.slot >= 0;
+}
+
 #endif

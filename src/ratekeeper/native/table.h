@@ -65,11 +65,13 @@ static inline u64 print_of(const Shape *shape, u64 hash) {
     return print ? print : 1;
 }
 
+/* Two different buckets: one alone may be full of keys at their limit, where two never are. */
 static inline Place place_in(Region *region, u64 print) {
     Place place = {print, region, 0, 0};
     u64 mixed = print * 0x9E3779B97F4A7C15ULL;
     place.first = (uint32_t)((print & 0xFFFFFFFF) * region->buckets >> 32);
-    place.second = (uint32_t)((mixed >> 32) * region->buckets >> 32);
+    place.second = region->buckets > 1 ? (uint32_t)((mixed >> 32) * (region->buckets - 1) >> 32) : 0;
+    place.second += place.second >= place.first && region->buckets > 1;
     return place;
 }
 

@@ -321,7 +321,7 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
     if (!shelf)
         return decide_unlimited(self, cost);
     const Shape *shape = shelf->shape;
-    if (!shape->packed && (shape->shared || shape->parts > 1))
+    if (shape->parts > 1)
         return check_one(self, hash, cost, false);
     DecisionObject *decision = new_decision(state, self->terms);
     if (!decision)
@@ -359,8 +359,12 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
             Py_DECREF(decision);
             return NULL;
         }
-        if (!check_shared(shelf, place_of(shelf, hash), self->terms->limits, self->nanos ? NULL : machine_clock, &now,
-                          cost, &decision->evidence)) {
+        Instant *clock = self->nanos ? NULL : machine_clock;
+        Place place = place_of(shelf, hash);
+        const Limit *limit = self->terms->limits;
+        Evidence *evidence = &decision->evidence;
+        if (shape->packed ? !check_shared(shelf, place, limit, clock, &now, cost, evidence)
+                          : !check_guarded(shelf, place, limit, clock, &now, cost, evidence)) {
             Py_DECREF(decision);
             return check_one(self, hash, cost, false);
         }

@@ -131,7 +131,10 @@ def segments(root: str = ROOT) -> list[Segment]:
     for entry in sorted(os.listdir(root)):
         path = f"{root}/{entry}"
         if entry.startswith(PREFIX) and os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK):
-            found.append(segment_at(entry.removeprefix(PREFIX), path))
+            try:
+                found.append(segment_at(entry.removeprefix(PREFIX), path))
+            except FileNotFoundError:  # somebody removes it at this moment
+                continue
     return found
 
 

@@ -1,0 +1,131 @@
+"""Claim: ``shm://`` costs at most twice a private native decision with one process, four times with two processes on
+one key, is 500 times faster than Redis on a unix socket through redis-py, and admits exactly the limit.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+from bench.harness import Contestant, conditions, race, table
+from ratekeeper import Limiter
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.stores.shared import remove
+
+CALLS = 4_000
+ROUNDS = 30
+KEY = "user:42"
+WORKER = """
+import sys, time
+from ratekeeper import Limiter
+check, own = Limiter(sys.argv[1], store=f"shm://{sys.argv[2]}").check, sys.argv[3]
+start, best = float(sys.argv[4]), 1e9
+while time.monotonic() < start:
+    pass
+until = start + 1.5
+while time.monotonic() < until:
+    began = time.perf_counter()
+    for _ in range(2000):
+        check(own)
+    best = min(best, (time.perf_counter() - began) / 2000)
+print(best)
+"""
+COUNT = """
+import sys
+from ratekeeper import Limiter
+check = Limiter(sys.argv[1], store=f"shm://{sys.argv[2]}").check
+print(sum(bool(check("k")) for _ in range(200_000)))
+"""
+
+
+def limit_for(algorithm: str) -> str:
+    """Never reached; windows of a size that fits the packed slot, a log that forgets fast."""
+    sizes = {"sliding_log": "100 per 100 microseconds", "sliding_window": "30000/second"}
+    return f"{sizes.get(algorithm, '1000000000/second')} {algorithm}"
+
+
+def at_once(script: str, *arguments: list[str]) -> list[float]:
+    """A process for each row of arguments; what each printed."""
+    workers = [
+        subprocess.Popen([sys.executable, "-c", script, *row], stdout=subprocess.PIPE, text=True) for row in arguments
+    ]
+    return [float(worker.communicate()[0]) for worker in workers]
+
+
+def redis_seconds() -> float | None:
+    """One script call on a unix socket through redis-py, which is what a limit in Redis costs at least."""
+    server = shutil.which("redis-server")
+    if server is None:
+        return None
+    import redis
+
+    with tempfile.TemporaryDirectory() as folder:
+        socket = f"{folder}/redis.sock"
+        command = [server, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder]
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            while not os.path.exists(socket):
+                time.sleep(0.01)
+            client = redis.Redis(unix_socket_path=socket)
+            script = client.register_script("return redis.call('INCR', KEYS[1])")
+            best = float("inf")
+            for _ in range(ROUNDS):
+                began = time.perf_counter()
+                for _ in range(100):
+                    script(keys=[KEY])
+                best = min(best, (time.perf_counter() - began) / 100)
+            return best
+        finally:
+            running.terminate()
+            running.wait()
+
+
+def main() -> None:
+    conditions()
+    name = f"bench-{uuid.uuid4().hex}"
+    redis_takes = redis_seconds()
+    rows = []
+    try:
+        for algorithm in ALGORITHMS:
+            text = limit_for(algorithm)
+            alone = race(
+                [
+                    Contestant("private", Limiter(text).check),
+                    Contestant("shared", Limiter(text, store=f"shm://{name}").check),
+                ],
+                [KEY] * CALLS,
+                ROUNDS,
+            )
+            start = str(time.monotonic() + 1)
+            together = max(at_once(WORKER, [text, name, KEY, start], [text, name, KEY, start]))
+            start = str(time.monotonic() + 1)
+            apart = max(at_once(WORKER, [text, name, "one", start], [text, name, "two", start]))
+            exact = f"20000 per 300 days {algorithm}" if algorithm != "sliding_log" else "1000 per 300 days sliding_log"
+            admitted = sum(at_once(COUNT, [exact, name], [exact, name]))
+            private = alone["private"]
+            rows.append(
+                [
+                    algorithm,
+                    f"{private * 1e9:.0f}",
+                    f"{alone['shared'] * 1e9:.0f} ({alone['shared'] / private:.2f})",
+                    f"{together * 1e9:.0f} ({together / private:.2f})",
+                    f"{apart * 1e9:.0f} ({apart / private:.2f})",
+                    f"{redis_takes / alone['shared']:.0f}" if redis_takes else "",
+                    f"{admitted:.0f} of {exact.split()[0]}",
+                ]
+            )
+    finally:
+        remove(name, force=True)
+    head = ["", "private ns", "shared, 1 process", "2 on one key", "2 on own keys", "x faster than Redis", "admitted"]
+    table("Shared memory, hot key (in brackets: times private)", head, rows)
+    if redis_takes:
+        print(f"one script call, redis-py on a unix socket: {redis_takes * 1e6:.0f} us")
+
+
+if __name__ == "__main__":
+    main()

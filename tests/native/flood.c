@@ -1,0 +1,36 @@
+/* flood: half of a table's keys are at their limit; ten times as many new keys reset none of them. */
+#include <stdio.h>
+
+#include "../../src/ratekeeper/native/hot.h"
+#include "../../src/ratekeeper/native/siphash.h"
+
+#define MAX_KEYS 100000
+#define VICTIMS (MAX_KEYS / 2)
+#define FLOOD (10 * MAX_KEYS)
+
+static Shelf *shelf;
+
+static bool check(const Limit *limit, u64 key, u64 now, u64 cost) {
+    Evidence evidence;
+    u64 hash = siphash(shelf->seed, 1, &key, sizeof key);
+    return check_private(shelf, place_of(shelf, hash), limit, now, cost, &evidence) && evidence.allowed;
+}
+
+int main(void) {
+    u64 unit = 17280000000ULL, now = 1000000, reset = 0;
+    Limit limit = {.algorithm = GCRA, .count = 5, .capacity = 5, .micros = 5 * unit, .slices = 1, .unit = unit, .drain = 1,
+                   .full = 5 * (u128)unit};
+    for (u64 round = 0; round < 12; round++) {
+        u64 seed[2] = {round, 2};
+        shelf = private_shelf(shape_of(&limit, 1, false, true), MAX_KEYS, seed);
+        for (u64 key = 0; key < VICTIMS; key++)
+            check(&limit, key, now, 5);
+        for (u64 key = 0; key < FLOOD; key++)
+            check(&limit, VICTIMS + key, ++now, 1);
+        for (u64 key = 0; key < VICTIMS; key++)
+            reset += check(&limit, key, now, 1);
+        drop_shelf(shelf);
+    }
+    printf("reset: %llu\n", (unsigned long long)reset);
+    return reset > 0;
+}
