@@ -188,6 +188,10 @@ static bool is_whole(const Scenario *scenario, const Picture *seen, const Pictur
 static bool kill_after(const Scenario *scenario, long steps, const Picture *before, const Picture *after) {
     prepare(scenario);
     pid_t child = fork();
+    if (child < 0) { /* never to be signalled: -1 means everybody */
+        perror("fork");
+        exit(3);
+    }
     if (!child) {
         if (ptrace(PTRACE_TRACEME, 0, 0, 0))
             _exit(77);
@@ -196,8 +200,9 @@ static bool kill_after(const Scenario *scenario, long steps, const Picture *befo
         act(scenario);
         _exit(0);
     }
-    int status;
-    waitpid(child, &status, 0);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child)
+        exit(3);
     if (WIFEXITED(status))
         exit(WEXITSTATUS(status)); /* 77: stepping is not allowed here */
     ptrace(PTRACE_CONT, child, 0, 0);
