@@ -6,16 +6,18 @@ Whatever comes from a log is escaped: clients write what they like.
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import ratekeeper
+from ratekeeper.algorithms import BUCKETS
 from ratekeeper.errors import InvalidInput
+from ratekeeper.lab.pictures import curve, ranks, stacked
 from ratekeeper.lab.plots import LANE_HEAD, duration, lane_cells, percent
 from ratekeeper.lab.simulate import under
 from ratekeeper.lab.summary import clean, notes, share
-from ratekeeper.lab.svg import curve, hours, ranks, stacked
 from ratekeeper.model import Limit, Several, parse_limits
 from ratekeeper.units import format_period
 
@@ -63,12 +65,14 @@ def simulation_page(simulation: Simulation) -> str:
     ]
     most = max((max(lane.asked_in_bin) for lane in simulation.lanes), default=1)
     for lane in simulation.lanes:
-        drawn = stacked(
-            lane.admitted_in_bin, lane.refused_in_bin, [duration(at) for at in hours(lane.bin_seconds * 240, 6)], most
-        )
+        length = lane.bin_seconds * len(lane.asked_in_bin)
+        ticks = [(part / 5, duration(length * part / 5) if part else "0") for part in range(5)]
+        drawn = stacked(lane.admitted_in_bin, lane.refused_in_bin, ticks, most)
         caption = f"<b>{escape(lane_cells(lane)[0])}</b>: {lane.admitted:,} admitted, {lane.refused:,} refused"
         body.append(f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>")
-    first = first_limit(simulation.lanes[0].limit)
+    # A bucket says most: it has a burst.
+    lanes = sorted(simulation.lanes, key=lambda lane: lane.algorithm not in BUCKETS)
+    first = first_limit(lanes[0].limit)
     about = "The same calls, decided again in this page as you drag."
     if traffic.retry is not None:
         about += " Retries are left out here: in this part nobody who is refused comes back."
@@ -100,7 +104,7 @@ def replay_page(found: Replay) -> str:
     body = [
         f"<h1>{headline(found)}</h1>",
         f'<p class="quiet">{escape(logs)}: {found.requests:,} requests by {found.clients:,} clients, '
-        f"{found.first_at} to {found.last_at}.</p>",
+        f'{found.first_at} to {found.last_at}. <a href="#play">Try another limit</a> below.</p>',
         '<div class="cards">',
         card(f"{found.refused:,}", f"requests would be refused, {share(found.refused, found.requests)} of all", "bad"),
         card(f"{found.clients_refused:,}", f"clients would ever be refused, "
@@ -115,14 +119,13 @@ def replay_page(found: Replay) -> str:
         '<figcaption class="legend"><span>admitted</span><span>refused</span></figcaption></figure>',
         "<h2>Which rule refuses</h2>",
         table(
-            ["rule", "limit", "mode", "requests", "refused", "clients refused", "in shadow", "longest wait", "first"],
+            ["rule", "limit", "mode", "requests", "refused", "clients refused", "in shadow", "longest wait"],
             [
                 [
                     rule.rule, rule.limit, rule.mode, f"{rule.asked:,}",
                     f"{rule.refused:,} ({share(rule.refused, rule.asked)})", f"{rule.clients_refused:,}",
                     f"{rule.refused_in_shadow:,}",
                     "for ever" if rule.longest_wait is None else duration(rule.longest_wait),
-                    rule.first_refused_at or "-",
                 ]
                 for rule in found.rules
             ],
@@ -168,8 +171,11 @@ def card(figure: str, text: str, kind: str) -> str:
 
 def timeline(found: Replay) -> str:
     admitted = [asked - lost for asked, lost in zip(found.asked_in_bin, found.refused_in_bin, strict=True)]
-    labels = [f"+{duration(at)}" if at else found.bins_at for at in hours(found.bin_seconds * len(admitted), 6)]
-    return stacked(admitted, found.refused_in_bin, labels, max(found.asked_in_bin, default=1))
+    start = datetime.fromisoformat(found.bins_at)
+    length = timedelta(seconds=found.bin_seconds * len(admitted))
+    form = "%H:%M" if length < timedelta(days=1) else "%b %d, %H:%M" if length < timedelta(days=4) else "%b %d"
+    ticks = [(part / 5, (start + length * part / 5).strftime(form)) for part in range(5)]
+    return stacked(admitted, found.refused_in_bin, ticks, max(found.asked_in_bin, default=1))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1, long: int = -1) -> str:
@@ -218,13 +224,12 @@ def suggestions(found: Replay) -> list[str]:
     lines = [
         f"<h2>Which limit refuses at most {percent(found.suggestions[0].share)} of clients?</h2>",
         "<p>For each limit, looked at by itself: the share of its clients that it would ever refuse, "
-        "by how high it is set. Dashed: as it stands, and as suggested.</p>",
+        "by how high it is set. Red: as it stands; green: as suggested.</p>",
     ]
     for one in found.suggestions:
         caption = (
-            f"<b>{escape(one.rule)}</b>: <code>{escape(one.now)}</code> "
-            f"refuses {one.refused_now:,} of {one.clients:,}; "
-            f"<code>{escape(one.suggested)}</code> refuses {one.refused_then:,}."
+            f"<b>{escape(one.rule)}</b>: <code>{escape(one.now)}</code> refuses {one.refused_now:,} "
+            f"of {one.clients:,}; <code>{escape(one.suggested)}</code> refuses {one.refused_then:,}."
         )
         now, then = (parse_limits(text) for text in (one.now, one.suggested))
         drawn = curve(one.curve, one.clients, now.count, then.count)  # type: ignore[union-attr]
@@ -238,16 +243,10 @@ def compared(comparison: Comparison | None) -> list[str]:
     lines = [
         "<h2>What would change</h2>",
         '<div class="cards">',
-        card(
-            f"{comparison.newly_refused:,}",
-            f"requests newly refused, of {comparison.clients_newly_refused:,} clients",
-            "bad",
-        ),
-        card(
-            f"{comparison.newly_allowed:,}",
-            f"requests newly allowed, of {comparison.clients_newly_allowed:,} clients",
-            "good",
-        ),
+        card(f"{comparison.newly_refused:,}",
+             f"requests newly refused, of {comparison.clients_newly_refused:,} clients", "bad"),
+        card(f"{comparison.newly_allowed:,}",
+             f"requests newly allowed, of {comparison.clients_newly_allowed:,} clients", "good"),
         card(f"{comparison.refused_by_both:,}", "refused as before", ""),
         card(f"{comparison.allowed_by_both:,}", "allowed as before", ""),
         "</div>",

@@ -7,6 +7,7 @@ sorted; what comes later still is counted where the stream has arrived, and repo
 
 from __future__ import annotations
 
+import io
 import sys
 from bisect import bisect_left, bisect_right
 from itertools import islice
@@ -109,6 +110,8 @@ def open_raw(path: str) -> BinaryIO:
 
 def decompressed(raw: Any, path: str) -> Any:
     """What reads plain bytes from ``raw``, whatever its first bytes say that it is."""
+    if not hasattr(raw, "peek"):  # a standard input that was put in the place of the real one
+        raw = io.BufferedReader(raw)
     start = raw.peek(6)[:6]
     if start.startswith(b"\x1f\x8b"):
         import gzip

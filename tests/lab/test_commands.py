@@ -1,0 +1,104 @@
+"""The lab's commands: what they print and write, and the codes they exit with."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ratekeeper.cli import app
+from ratekeeper.lab import load_trace
+
+SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
+RULES = Path(__file__).parents[2] / "examples" / "lab" / "rules.toml"
+
+
+def run(*words, stdin=None):
+    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+
+def test_simulate_prints_a_table():
+    found = run("simulate", "10/second", "-a", "all", "-t", "boundary")
+    assert found.exit_code == 0
+    assert "10/second fixed_window          80        0        2.00 x" in found.output
+    assert found.output.count("refused") == 8  # the head has two, and each lane one
+
+
+def test_simulate_prints_json_and_writes_files(tmp_path):
+    found = run(
+        "simulate", "10/second, 300/minute", "5/second", "-t", "burst", "--seed", "3", "--shared", "--json",
+        "--html", tmp_path / "report.html", "--plot", tmp_path / "lanes.svg",
+    )  # fmt: skip
+    assert found.exit_code == 0
+    told = json.loads(found.output)
+    assert [lane["limit"] for lane in told["lanes"]] == ["10/second, 300/minute", "5/second"]
+    assert (told["traffic"]["seed"], told["traffic"]["shared"]) == (3, True)
+    assert "<svg" in (tmp_path / "lanes.svg").read_text()
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_simulate_takes_a_trace(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("0.5,ann\n0.75,bob,3\n\n0.6,ann,2\n")
+    told = json.loads(run("simulate", "3/minute sliding_log", "--trace", trace, "--json").output)
+    assert (told["lanes"][0]["asked"], told["lanes"][0]["admitted"]) == (6, 6)
+    told = json.loads(run("simulate", "1/minute fixed_window", "--trace", SAMPLE, "--json").output)
+    assert told["lanes"][0]["calls"] == 400
+    assert load_trace(SAMPLE).clients[0] == "in24.inetnebr.com"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["simulate", "10/second", "-t", "nonsense"], "traffic: expected a shape"),
+        (["simulate", "0/second"], "expected a count from 1"),
+        (["simulate", "10/second", "-a", "gcar"], "Did you mean 'gcra'?"),
+        (["simulate", "10/second", "--plot", "x.gif"], "plot 'x.gif': expected a name that ends in .png, .svg, .pdf."),
+        (["simulate", "10/second", "--trace", "no.log"], "no.log: expected a log file that can be read"),
+        (["replay", "no.log", "-r", RULES], "no.log: expected a log file that can be read"),
+        (["replay", SAMPLE, "-r", "no.toml"], "no.toml: expected a rules file that can be read"),
+        (["replay", SAMPLE, "-r", RULES, "--suggest", "many"], "--suggest: expected a share such as '0.1%' or 0.001"),
+        (["replay", SAMPLE, "-r", RULES, "--field", "client"], "--field: expected 'client=remote_addr', got 'client'."),
+        (["replay", SAMPLE, "-r", RULES, "--zone", "mars"], "zone: expected auto, written or ignored, got 'mars'."),
+    ],
+)
+def test_mistakes_end_with_2(words, message):
+    found = run(*words)
+    assert found.exit_code == 2
+    assert message in found.output
+
+
+def test_a_trace_that_is_none_is_a_mistake(tmp_path):
+    (tmp_path / "trace").write_text("0.5,ann\nnonsense\n")
+    found = run("simulate", "1/s", "--trace", tmp_path / "trace")
+    assert "line 2: expected seconds, client and cost, got 'nonsense'." in found.output.replace("\n", " ")
+    (tmp_path / "trace").write_text("nonsense\n")
+    assert "got neither" in run("simulate", "1/s", "--trace", tmp_path / "trace").output
+
+
+def test_replay_prints_what_matters_and_writes_files(tmp_path):
+    found = run(
+        "replay", SAMPLE, "--rules", RULES, "--suggest", "0.1%", "--html", tmp_path / "report.html",
+        "--csv", tmp_path / "clients.csv", "--json-file", tmp_path / "all.json", "--plot", tmp_path / "replay.png",
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert found.output.startswith("400 requests by 45 clients")
+    assert json.loads((tmp_path / "all.json").read_text())["refused"] == 6
+    assert len((tmp_path / "clients.csv").read_text().splitlines()) == 46
+    assert (tmp_path / "replay.png").read_bytes().startswith(b"\x89PNG")
+    assert "in24.inetnebr.com" in (tmp_path / "report.html").read_text()
+
+
+def test_replay_reads_the_standard_input_and_hides_clients():
+    found = run("replay", "-", "-r", RULES, "--anonymous", "--json", stdin=gzip.compress(SAMPLE.read_bytes()))
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.output)["requests"] == 400
+    assert "inetnebr" not in found.output
+
+
+def test_replay_compares_two_rules_files(tmp_path):
+    (tmp_path / "new.toml").write_text('[[rules]]\nname = "a"\nlimit = "1/minute"\n')
+    told = json.loads(run("replay", SAMPLE, "-r", tmp_path / "new.toml", "--against", RULES, "--json").output)
+    assert told["comparison"]["newly_refused"] > 100
+    assert told["comparison"]["newly_allowed"] == 0
