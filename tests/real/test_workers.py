@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_workers_admit_exactly_the_limit_together_and_survive_a_death(tmp_path, 
         assert set(again) == {429}
         assert service.close() == 0
         assert "it is replaced" in service.text()
+        assert not Path(f"/dev/shm/ratekeeper.ratekeeper-{service.process.pid}").exists()
 
 
 def test_a_kill_switch_reaches_all_workers_within_a_second(tmp_path, store):
