@@ -88,8 +88,8 @@ def without(name, found):
 
 
 MESSAGES = [
-    ({}, "rules: expected 'rules': a list of rules. It is missing."),
-    ({"rules": {}}, "rules: rules: expected a list of rules, got {}."),
+    ({}, "rules: expected 'rules': a list of rules ([[rules]] in TOML). It is missing."),
+    ({"rules": {}}, "rules: rules: expected a list of rules ([[rules]] in TOML), got {}."),
     ({"rules": [], "stroe": "memory://"}, "rules: expected one of store, on_store_error, trusted_proxies, client_header, "
      "secret, exempt, identity, tiers, response, rules, got 'stroe'. Did you mean 'store'?"),
     ({"rules": [{"limit": "1/minute"}]}, "rules: rules[0]: expected 'name': a name of printable ASCII without quotes and "
