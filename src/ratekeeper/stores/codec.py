@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         def set_exception(self, error: BaseException) -> None: ...
 
 
-VERSION = b"1"  # of the records' format: part of every key's digest
+VERSION = b"2"  # of the records' formats: part of every key's digest, so a record of another version is never met
 LONGEST_WHOLE = 128  # a log of more than so many is kept as a ring, which the server changes in place
 SLACK = 1_000  # milliseconds that a key outlives its state
 MOST_NAMES = 10_000
