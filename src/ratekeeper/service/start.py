@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,20 +37,13 @@ def start(options: Options, opened: Opened) -> int:
     from ratekeeper.service.master import Master
 
     with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
-        options, segment = shared(options, Path(folder))
-        try:
-            policy_for(options).close()
-            return Master(options, opened).run()
-        finally:
-            if segment:
-                let_go(segment)
+        options = shared(options, Path(folder))
+        policy_for(options).close()
+        return Master(options, opened).run()
 
 
-def shared(options: Options, folder: Path) -> tuple[Options, str]:
-    """Options whose workers count together: through shared memory, unless the store is shared already.
-
-    The name of that memory, if it was made up here, stands beside them.
-    """
+def shared(options: Options, folder: Path) -> Options:
+    """Options whose workers count together: through shared memory, unless the store is shared already."""
     from ratekeeper.shape import read
 
     state = options.state or folder
@@ -60,16 +52,6 @@ def shared(options: Options, folder: Path) -> tuple[Options, str]:
     url = options.store
     if url is None:
         url = read(options.rules).get("store", "memory://") if options.rules is not None else "memory://"
-    segment = ""
     if isinstance(url, str) and url.startswith("memory://"):
-        segment = f"ratekeeper-{os.getpid()}"
-        url = f"shm://{segment}"
-    return replace(options, state=state, store=url), segment
-
-
-def let_go(segment: str) -> None:
-    """Remove the memory of a service that has ended: nobody knows its name."""
-    from ratekeeper.stores.shared import remove
-
-    with suppress(InvalidInput):  # never made, or a worker that was told to end lives on
-        remove(segment)
+        url = f"shm://ratekeeper-{os.getpid()}"
+    return replace(options, state=state, store=url)
