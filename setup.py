@@ -19,7 +19,7 @@ setup(
             sources=[f"{NATIVE}/{name}.c" for name in ("core", "decision", "store", "tables", "terms")],
             depends=[*glob(f"{NATIVE}/*.h"), *glob("src/ratekeeper/algorithms/*.h")],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
-            extra_compile_args=["-O3", "-std=gnu11", "-fvisibility=hidden", "-fno-plt", "-pthread"],
+            extra_compile_args=["-O3", "-g0", "-std=gnu11", "-fvisibility=hidden", "-fno-plt", "-pthread"],
             extra_link_args=["-pthread"],
             py_limited_api=stable,
             optional=True,

@@ -6,6 +6,7 @@ import logging
 import pytest
 from typer.testing import CliRunner
 
+from ratekeeper import Limiter, __version__, info
 from ratekeeper.cli import app
 
 RULES = """
@@ -45,6 +46,16 @@ def test_check_gives_advice(rules):
     assert run("check", rules, "--strict").exit_code == 1
 
 
+def test_check_warns_of_keys_that_are_believed_unseen(tmp_path):
+    path = tmp_path / "rules.toml"
+    text = 'by = "ip"\nlimit = "100/minute"\n[[rules]]\nname = "api"\nby = "user"\nlimit = "9/minute"\n'
+    path.write_text('[identity]\nuser = ["header:X-Api-Key"]\n[[rules]]\nname = "ip"\n' + text)
+    assert json.loads(run("check", path, "--json").output)["advice"] == [
+        "rule 'api' counts by 'header:X-Api-Key' and believes every one: whoever makes up a new one for each request "
+        "is held by the rules by ip only. List those you gave out in [identity.api_keys]."
+    ]
+
+
 def test_check_refuses_what_cannot_be_used(tmp_path):
     path = tmp_path / "bad.toml"
     path.write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
@@ -72,8 +83,6 @@ def test_peek_and_reset_look_into_a_store(redis_server):
     store = f"{redis_server.url}/5?deadline=10"
     place = ["--limit", "1/hour", "--name", "cli", "--store", store]
     assert run("peek", "somebody", *place).exit_code == 0
-    from ratekeeper import Limiter
-
     with Limiter("1/hour", name="cli", store=store) as limiter:
         limiter.check("somebody")
     found = run("peek", "somebody", *place, "--json")
@@ -82,6 +91,76 @@ def test_peek_and_reset_look_into_a_store(redis_server):
     assert run("reset", "somebody", *place).exit_code == 0
     assert run("peek", "somebody", *place).exit_code == 0
     redis_server.client(db=5).flushdb()
+
+
+def test_a_store_that_does_not_answer_is_told_and_never_stood_in_for():
+    place = ["--store", "redis://127.0.0.1:1/0"]
+    for words in (["keys"], ["peek", "me", "--limit", "1/hour"], ["reset", "me", "--limit", "1/hour"]):
+        found = run(*words, *place, "--json")
+        assert found.exit_code == 3, words
+        assert json.loads(found.output)["error"].startswith("the store does not answer: "), words
+
+
+def test_shared_memory_is_looked_into_by_table(tmp_path):
+    if not info()["shared_memory"]:
+        pytest.skip("no shared memory here")
+    store = f"shm://{tmp_path}/limits"
+    with Limiter("2/hour", name="a", store=store) as first, Limiter(["5/hour", "9/day"], name="b", store=store) as both:
+        for number in range(7):
+            first.check(f"key {number}")
+        both.check("x")
+        first.check("me", 2)
+    found = json.loads(run("keys", "--store", store, "--json").output)
+    assert sorted([row["name"], row["limit"], row["keys"]] for row in found["tables"]) == [
+        ["a", "2/hour", 8],
+        ["b", "5/hour, 9/day", 1],
+    ]
+    assert found["keys"] == 9
+    place = ["--limit", "2/hour", "--name", "a", "--store", store]
+    assert run("peek", "me", *place).exit_code == 1
+    assert json.loads(run("reset", "me", *place, "--json").output) == {"reset": True}
+    assert run("peek", "me", *place).exit_code == 0
+
+
+def test_a_segment_that_is_not_there_is_not_made():
+    if not info()["shared_memory"]:
+        pytest.skip("no shared memory here")
+    for _ in range(2):
+        assert "expected the name of a segment" in run("keys", "--store", "shm://no-such-thing").output
+
+
+@pytest.mark.parametrize("words", [["keys"], ["peek", "me", "--limit", "1/hour"], ["reset", "me", "--limit", "1/hour"]])
+def test_memory_of_another_process_cannot_be_looked_into(words):
+    found = run(*words, "--store", "memory://")
+    assert found.exit_code == 2
+    assert "got memory://, which" in found.output
+
+
+def test_mistakes_are_json_for_programs(tmp_path):
+    (tmp_path / "bad.toml").write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
+    found = run("check", tmp_path / "bad.toml", "--json")
+    assert found.exit_code == 2
+    assert json.loads(found.output)["error"].startswith("bad.toml: rules[0].limit")
+
+
+def test_try_tells_programs_a_decision_a_line():
+    lines = run("try", "2/hour", "--calls", "3", "--json").output.splitlines()
+    assert [json.loads(line)["allowed"] for line in lines] == [True, True, False]
+
+
+def test_the_version_is_told():
+    assert run("--version").output == f"ratekeeper {__version__}\n"
+
+
+def test_shells_complete_commands_options_and_algorithms():
+    def completed(*words):
+        made = {"COMP_WORDS": " ".join(["ratekeeper", *words]), "COMP_CWORD": str(len(words))}
+        found = CliRunner().invoke(app, env={"_RATEKEEPER_COMPLETE": "complete_bash", **made}, prog_name="ratekeeper")
+        return found.output.split()
+
+    assert completed("se") == ["serve"]
+    assert completed("serve", "--w") == ["--workers"]
+    assert completed("try", "1/hour", "--algorithm", "sliding") == ["sliding_log", "sliding_window"]
 
 
 def test_info_names_the_engine():

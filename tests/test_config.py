@@ -88,8 +88,8 @@ def without(name, found):
 
 
 MESSAGES = [
-    ({}, "rules: expected 'rules': a list of rules. It is missing."),
-    ({"rules": {}}, "rules: rules: expected a list of rules, got {}."),
+    ({}, "rules: expected 'rules': a list of rules ([[rules]] in TOML). It is missing."),
+    ({"rules": {}}, "rules: rules: expected a list of rules ([[rules]] in TOML), got {}."),
     ({"rules": [], "stroe": "memory://"}, "rules: expected one of store, on_store_error, trusted_proxies, client_header, "
      "secret, exempt, identity, tiers, response, rules, got 'stroe'. Did you mean 'store'?"),
     ({"rules": [{"limit": "1/minute"}]}, "rules: rules[0]: expected 'name': a name of printable ASCII without quotes and "
@@ -209,6 +209,11 @@ def test_what_is_probably_not_meant_is_told():
     both = rule(by="header:X-Tenant")
     both["rules"].append({"name": "ip", "limit": "1/minute"})
     assert parse(both).warnings == ()
+    keyed = {**rule(by="user"), "identity": {"user": ["app:user", "header:X-Api-Key"]}}
+    assert "counts by 'header:X-Api-Key', which" in parse(keyed).warnings[0]
+    assert "counts by 'header:X-Api-Key', which" in parse({**keyed, **rule(by=["ip", "user"])}).warnings[0]
+    keyed["identity"]["api_keys"] = {"0" * 64: {"user": "acme"}}  # now only that one is believed
+    assert parse(keyed).warnings == ()
     assert "is never believed" in parse(tomllib.loads(EVERYTHING)).warnings[0]
     assert "believed from nobody" in parse({**rule(), "client_header": "Forwarded"}).warnings[0]
 

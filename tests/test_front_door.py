@@ -8,6 +8,7 @@ def test_the_front_door_is_small_and_true():
     assert sorted(ratekeeper.__all__) == list(ratekeeper.__all__)
     for name in ratekeeper.__all__:
         assert getattr(ratekeeper, name).__doc__, name
+    assert set(ratekeeper.__all__) <= set(dir(ratekeeper))  # those that are loaded later too
 
 
 def test_methods_of_the_two_limiters_are_the_same():

@@ -67,3 +67,7 @@ def __getattr__(name: str) -> object:
 
         return Request
     raise AttributeError(f"module 'ratekeeper' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

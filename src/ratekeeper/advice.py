@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ratekeeper.config import is_covered
+from ratekeeper.identity import Identity
 from ratekeeper.match import Pattern
 from ratekeeper.model import Limit, Several
 from ratekeeper.rules import Rule
@@ -23,13 +25,23 @@ SENSITIVE = (
 )
 
 
-def advise(rules: Iterable[Rule]) -> list[str]:
+def advise(rules: Iterable[Rule], identity: Identity) -> list[str]:
     """Advice on each rule, and on rules beside each other."""
     rules = list(rules)
     return [
+        *[f"rule {rule.name!r} {text}" for rule in rules for text in on_belief(rule, rules, identity)],
         *[f"rule {rule.name!r} {text}" for rule in rules for text in about(rule)],
         *[f"rule {rule.name!r} {text}" for rule, text in beside(rules)],
     ]
+
+
+def on_belief(rule: Rule, rules: list[Rule], identity: Identity) -> Iterator[str]:
+    source = identity.unverified(rule.by)
+    if source and rule.limits and is_covered(rule, rules):  # what is not covered has a warning of its own
+        yield (
+            f"counts by {source!r} and believes every one: whoever makes up a new one for each request is held by the "
+            "rules by ip only. List those you gave out in [identity.api_keys]."
+        )
 
 
 def about(rule: Rule) -> Iterator[str]:

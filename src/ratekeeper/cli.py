@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ratekeeper.commands.check import check
@@ -15,7 +17,6 @@ from ratekeeper.commands.trial import trial
 
 app = typer.Typer(
     name="ratekeeper",
-    help="A rate limiter that gives exact answers.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,6 +37,23 @@ app.command(rich_help_panel=STORE)(reset)
 app.command(rich_help_panel=LAB)(simulate)
 app.command(rich_help_panel=LAB)(replay)
 app.command()(info)
+
+
+def version(wanted: bool) -> None:
+    if wanted:
+        from ratekeeper import __version__
+
+        typer.echo(f"ratekeeper {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ratekeeper(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Say which version this is, and end.")
+    ] = False,
+) -> None:
+    """A rate limiter that gives exact answers."""
 
 
 def main() -> None:

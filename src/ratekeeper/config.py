@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.address import UNIX, Addresses, Networks
 from ratekeeper.errors import InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.headers import DIALECTS
-from ratekeeper.identity import NAMED, PLAIN, SHARED, ApiKey, Identity
+from ratekeeper.identity import NAMED, PLAIN, ApiKey, Identity
 from ratekeeper.match import Pattern
 from ratekeeper.model import parse_limits
 from ratekeeper.rules import ANY_TIER, THIRTY_SECONDS, Cost, Exempt, Penalty, Rule
@@ -27,7 +27,7 @@ from ratekeeper.tokens import PUBLIC, SECRETS, Tokens, fetch_url
 from ratekeeper.units import parse_period, to_micros
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ratekeeper.headers import Dialect
     from ratekeeper.model import Limit, Several
@@ -91,6 +91,7 @@ def parse(
     reader = Reader(root, found, functions, folder or Path())
     identity = reader.identity()
     rules = reader.rules()
+    reader.look_for_holes(rules, identity)
     response = reader.response()
     return Settings(
         rules=rules,
@@ -307,7 +308,6 @@ class Reader:
                 place.key("name").refuse("a name of its own", found["name"], f"rules[{names[found['name']]}] has it.")
             names[found["name"]] = number
             made.append(self.rule(place, found))
-        self.look_for_holes(made)
         return tuple(made)
 
     def leases(self, place: Place, found: dict[str, Any]) -> None:
@@ -440,18 +440,21 @@ class Reader:
                 place.key(name).refuse("a time from 1 millisecond to 400 days", found[name])
         return Penalty(found["after"], within, block)
 
-    def look_for_holes(self, rules: list[Rule]) -> None:
+    def look_for_holes(self, rules: tuple[Rule, ...], identity: Identity) -> None:
         """Warn of rules that a client can slip out of by writing something else."""
         for rule in rules:
-            chosen = [source for source in rule.by if str(source).startswith(("header:", "cookie:", "query:"))]
-            alone = not any(own not in chosen and own not in SHARED for own in rule.by)
-            covered = any(
-                other is not rule and "ip" in other.by and other.mode == "enforce" and other.limits
-                and any(pattern.text == "/**" and pattern.methods is None for pattern in other.patterns)
-                for other in rules
-            )  # fmt: skip
-            if chosen and alone and not covered and rule.limits:
+            source = identity.unverified(rule.by)
+            if source and rule.limits and not is_covered(rule, rules):
                 self.warnings.append(
-                    f"rule {rule.name!r} counts by {chosen[0]!r}, which a client may change at will. "
+                    f"rule {rule.name!r} counts by {source!r}, which a client may change at will. "
                     "Add a rule by ip for everything beside it."
                 )
+
+
+def is_covered(rule: Rule, rules: Iterable[Rule]) -> bool:
+    """Whether whoever slips out of ``rule`` still meets a rule by address."""
+    return any(
+        other is not rule and other.mode == "enforce" and bool(other.limits) and list(other.by) == ["ip"]
+        and any(pattern.text == "/**" and pattern.methods is None for pattern in other.patterns)
+        for other in rules
+    )  # fmt: skip

@@ -132,6 +132,16 @@ class Identity:
             return None
         return "key:" + digest if holder.user is None else "user:" + holder.user
 
+    def unverified(self, by: Sequence[object]) -> str | None:
+        """The first source of a key that a client may make up as it likes: with a new one it is somebody else."""
+        if self.api_keys is not None:  # then only those that are listed are believed
+            return None
+        for source in by:
+            for own in [own for own, _ in self.user_sources] if source == "user" else [source]:
+                if isinstance(own, str) and own.startswith(("header:", "cookie:", "query:", "api_key")):
+                    return own
+        return None
+
     def user(self, caller: Caller) -> str | None:
         for _, read in self.user_sources:
             if found := read(caller):

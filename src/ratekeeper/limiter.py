@@ -77,7 +77,12 @@ class Front:
     def table(self) -> Any:
         """Where ``check`` is answered with the least work, if the store has such a place."""
         if not self.store.blocking:
-            return self.store.table(self.name, self.limits)
+            try:
+                return self.store.table(self.name, self.limits)
+            except InvalidStore:  # there will be no limiter to close it
+                if self.owns_store:
+                    self.store.close()
+                raise
         make = getattr(self.store, "table", None)
         return None if make is None else make(self.name, self.limits, self.on_store_error, self.lease)
 

@@ -46,7 +46,7 @@ class Entry:
         self.checks: dict[str | bytes, Check] = {}
         self.check: Callable[..., Decision] | None = None
         if not store.blocking and not self.is_unlimited:
-            self.check = store.table(rule.name, limit).check
+            self.check = store.table_for(rule.name, limit).check
 
     def check_of(self, key: str) -> Check:
         """The check of ``key`` at the rule's constant cost, remembered: most requests come from few subjects."""

@@ -282,7 +282,9 @@ RULES: Schema = {
                     "message": text("text", "For rules without a message of their own."),
                 },
             ),
-            "rules": described(many(RULE), "In the order in which explain and logs name them.", "a list of rules"),
+            "rules": described(
+                many(RULE), "In the order in which explain and logs name them.", "a list of rules ([[rules]] in TOML)"
+            ),
         },
         "rules",
     ),

@@ -173,6 +173,20 @@ def test_exempt_views():
         assert statuses("/nowhere") == [429]
 
 
+def test_the_first_request_finds_its_view_exempt(tmp_path, monkeypatch):
+    """Django imports the URLs, and so decorates the views, when it first resolves one."""
+    (tmp_path / "late_urls.py").write_text(
+        "from django.http import HttpResponse\n"
+        "from django.urls import path\n"
+        "from ratekeeper.adapters.django import exempt\n"
+        "urlpatterns = [path('free', exempt(lambda request: HttpResponse('free')))]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("ratekeeper.adapters.django.exempted", [])
+    with site(rules({"limit": "1/minute"})), override_settings(ROOT_URLCONF="late_urls"):
+        assert "X-RateLimit-Limit" not in send_plain("GET", "/free")
+
+
 def test_class_based_views():
     @method_decorator(rate_limit("1/minute"), name="dispatch")
     class Items(View):

@@ -1,7 +1,7 @@
 /* fuzz SEED STEPS: random limits, keys, costs, clocks and table sizes, on a private and a shared table side by side.
  *
- * Where both are roomy they must answer alike; where they are tiny, slots are given and taken all the time.  Meant to
- * be built with sanitizers: they see what an answer does not show.
+ * Where both are roomy they must answer alike; where they are tiny, slots are given and taken all the time, and the
+ * shared one is damaged at random.  Meant to be built with sanitizers: they see what an answer does not show.
  */
 #include <stdio.h>
 #include <sys/mman.h>
@@ -131,6 +131,21 @@ static int same(const Limit *limit, const Evidence *a, const Evidence *b, u64 no
            part_reset_after(&part, one, now, limit, 0) == part_reset_after(&part, other, now, limit, 0);
 }
 
+/* Anything at all in a word of the shared memory, the mutexes left out: no place outside of it may be touched. */
+static void damage(Home home) {
+    const Shape *shape = home.shelf->shape;
+    Region *region = home.shelf->region + below(home.shelf->regions);
+    size_t words_there = (size_t)region->buckets * BUCKET * slot_bytes(shape) / sizeof(u64);
+    u64 noise = below(2) ? below(UINT64_MAX) : below(70) << 32 | below(70);
+    if (below(4)) {
+        ((u64 *)region->memory)[below(words_there)] = noise;
+    } else if (!shape->packed) {
+        region->guard->noted = 1;
+        region->guard->slot = noise;
+        recover(shape, region);
+    }
+}
+
 int main(int count, char **arguments) {
     chance = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
     long rounds = count > 2 ? atol(arguments[2]) : 200;
@@ -150,6 +165,8 @@ int main(int count, char **arguments) {
                 now = now + below(width) < MOST_NOW ? now + below(width) : now;
             else if (!roomy) /* what had expired may have been forgotten by one of them: only then may time go back */
                 now -= below(now < width ? now + 1 : width);
+            if (!roomy && !below(20))
+                damage(homes[1]);
             int kind = (int)below(6), items = 1 + (int)below(MOST_ITEMS);
             u64 keys[MOST_ITEMS], costs[MOST_ITEMS];
             for (int index = 0; index < items; index++) {

@@ -212,8 +212,7 @@ def test_replies_lost_under_load_are_never_charged_twice(server, proxy):
 
 def test_ten_thousand_cancellations_mix_up_no_answers(server):
     """Each key has a cost of its own, so an answer that went to another caller would show."""
-    calls = 2_000 if SHORT else 15_000
-    wanted = calls * 2 // 3
+    wanted = 1_000 if SHORT else 10_000
 
     async def main():
         chance = random.Random(7)
@@ -237,8 +236,10 @@ def test_ten_thousand_cancellations_mix_up_no_answers(server):
                 assert (answer.reason, answer.remaining) == ("", 100_000 - cost)
                 kept.append(number)
 
-        for first in range(0, calls, 100):
+        first = 0
+        while len(cancelled) < wanted:  # how many are in time to be cancelled depends on the machine
             await asyncio.gather(*[call(number) for number in range(first, first + 100)])
+            first += 100
         for number in [*kept, *cancelled]:
             charged[number] = 100_000 - (await limiter.peek(f"{number}")).remaining
         # Who got an answer paid once; who was cancelled paid once or not at all.
@@ -248,6 +249,5 @@ def test_ten_thousand_cancellations_mix_up_no_answers(server):
         link = store.office().home
         assert (len(link.pending), len(link.waiting), len(link.in_flight)) == (0, 0, 0)
         await store.close()
-        return len(cancelled)
 
-    assert asyncio.run(main()) > wanted * 0.8
+    asyncio.run(main())

@@ -62,7 +62,7 @@ def envoy(folder, name, door, service, app):
     text += f"admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {admin}}}}}}}\n"
     (folder / "envoy.yaml").write_text(text)
     words = [binary("envoy", ENVOY), "-c", f"{folder}/envoy.yaml", "--concurrency", "1", "-l", "error"]
-    with started([*words, "--use-dynamic-base-id"], port, folder):
+    with started([*words, "--disable-hot-restart"], port, folder):
         yield port
 
 

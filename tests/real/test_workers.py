@@ -6,9 +6,11 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import ratekeeper
 from ratekeeper.stores import SCHEMES
 from tests.real.command import serving
 from tests.real.proxies import call
@@ -59,6 +61,15 @@ def test_workers_admit_exactly_the_limit_together_and_survive_a_death(tmp_path, 
         assert set(again) == {429}
         assert service.close() == 0
         assert "it is replaced" in service.text()
+        assert not Path(f"/dev/shm/ratekeeper.ratekeeper-{service.process.pid}").exists()
+
+
+def test_the_sample_rules_serve_with_workers(tmp_path):
+    sample = Path(ratekeeper.__file__).parent / "service" / "sample.toml"
+    with serving(tmp_path, sample, "--workers", 2) as service:
+        asked = json.dumps({"request": {"path": "/api/search", "ip": "198.51.100.1"}})
+        found = [call(service.port, "POST", "/v1/check?deny_status=429", asked)[0] for _ in range(30)]
+        assert (found.count(200), found.count(429)) == (10, 20)
 
 
 def test_a_kill_switch_reaches_all_workers_within_a_second(tmp_path, store):
@@ -88,11 +99,12 @@ def test_systemd_hears_of_the_start_the_reload_and_the_end(tmp_path):
             assert wire.recv(200) == b"STOPPING=1"
 
 
-def test_a_reload_reaches_the_rules_and_a_bad_file_does_not(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_reload_reaches_the_rules_and_a_bad_file_does_not(tmp_path, workers):
     rules = tmp_path / "rules.toml"
     text = 'trusted_proxies = ["127.0.0.1"]\n[[rules]]\nname = "a"\nby = "all"\nlimit = "{}/day"\n'
     rules.write_text(text.format(1))
-    with serving(tmp_path, rules) as service:
+    with serving(tmp_path, rules, "--workers", workers) as service:
         asked = json.dumps({"request": {"path": "/"}})
 
         def statuses():
@@ -103,7 +115,8 @@ def test_a_reload_reaches_the_rules_and_a_bad_file_does_not(tmp_path):
             rules.write_text(new)
             service.signal(signal.SIGHUP)
             until = time.monotonic() + 10
-            while reloaded not in service.text():
+            told = 1 if reloaded == "not reloaded" else workers  # a bad file is stopped by the master
+            while service.text().count(reloaded) < told:
                 assert time.monotonic() < until, service.text()
                 time.sleep(0.02)
             assert statuses() == ([429, 429] if reloaded == "not reloaded" else [200, 200])

@@ -4,9 +4,12 @@ import json
 from importlib.resources import files
 
 import pytest
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.service.running import running
+from ratekeeper.service.options import Bounds
+from ratekeeper.stores import SCHEMES
+from tests.service.running import ANY, running
 
 RULES = """
 trusted_proxies = ["127.0.0.1"]
@@ -239,12 +242,37 @@ def test_a_reload_that_fails_keeps_the_rules(tmp_path):
         assert service.post("/v1/check", request)[2]["allowed"]
 
 
-def test_made_up_limits_are_bounded():
-    from ratekeeper.service.options import Bounds
+def test_shared_memory_takes_tiers_reloads_and_every_limit_of_redis_clients(tmp_path):
+    """A limiter's name is strict there; rules and callers may have several limits under one."""
+    if "shm" not in SCHEMES:
+        pytest.skip("no shared memory here")
+    tiers = '[tiers]\nfrom = "app:tier"\ndefault = "free"\n'
+    rules = tiers + '[[rules]]\nname = "r"\nlimit = {{ free = "{}/hour", paid = "9/hour" }}\n'
+    with running(tmp_path, rules.format(1), store=f"shm://{tmp_path}/limits", resp=ANY) as service:
+        request = {"request": {"ip": "198.51.100.1"}}
+        assert [service.post("/v1/check", request)[2]["allowed"] for _ in range(2)] == [True, False]
+        (tmp_path / "rules.toml").write_text(rules.format(3))
+        service.loop.call_soon_threadsafe(service.worker.reload)
+        assert service.post("/v1/check", request)[2]["decisions"][0]["limit"] == 3
+        with redis.Redis(port=service.addresses["resp"][1]) as client:
+            for burst in (1, 2, 3):
+                assert client.execute_command("CL.THROTTLE", f"k{burst}", burst, 10, 60)[:3] == [0, burst + 1, burst]
+        for count in (4, 5):
+            assert service.post("/v1/check", {"key": "k", "limit": f"{count}/hour", "name": "n"})[2]["limit"] == count
 
+
+def test_made_up_limits_are_bounded():
     with running(bounds=Bounds(names=3)) as service:
         found = [service.post("/v1/check", {"key": "a", "limit": f"{n}/hour"})[0] for n in range(1, 6)]
         assert found == [200, 200, 200, 400, 400]
+
+
+def test_made_up_limits_of_redis_clients_are_bounded_too():
+    with running(bounds=Bounds(names=3), resp=ANY) as service, redis.Redis(port=service.addresses["resp"][1]) as client:
+        for burst in (1, 2, 3, 1, 2, 3):
+            assert client.execute_command("CL.THROTTLE", "me", burst, 10, 60)[1] == burst + 1
+        with pytest.raises(redis.ResponseError, match="expected at most 3 different ones"):
+            client.execute_command("CL.THROTTLE", "me", 4, 10, 60)
 
 
 @pytest.mark.parametrize(("mode", "status"), [("local", 200), ("allow", 200), ("deny", 503)])

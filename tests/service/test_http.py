@@ -131,6 +131,17 @@ def test_answers_under_way_finish_and_health_turns_red_first(tmp_path):
         assert statuses == [200] * 20
 
 
+def test_an_answer_that_waits_holds_back_those_behind_it(tmp_path):
+    rules = '[[rules]]\nname = "queue"\nby = "all"\nlimit = "20/second burst 20 leaky_bucket"\n'
+    with running(tmp_path, 'trusted_proxies = ["127.0.0.1"]\n' + rules) as service:
+        turn = b"GET /v1/auth HTTP/1.1\r\nhost: x\r\nx-original-uri: /\r\n\r\n"
+        told = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
+        last = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        found = talk(service, turn + turn + told + turn + last)
+        assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"404", b"200", b"200"]
+        assert found.endswith(b"ok\n")
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(

@@ -58,7 +58,7 @@ class TestTimedRedisStore(OnServer, TimedStoreContract):
     def test_long_logs_walk_like_short_ones(self):
         for seed, text in enumerate(["129/second", "300 per 7 seconds", "1000/minute"]):
             limit = Limit.parse(text, "sliding_log")
-            self.walk(limit, seed, steps=150)
+            self.walk(limit, seed, steps=600)
             self.walk(parse_limits([limit, "20/second", "9/second sliding_log"]), 100 + seed, steps=60)
 
 

@@ -3,21 +3,26 @@
 import asyncio
 import itertools
 import os
+import random
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter
 from ratekeeper.model import Check, parse_limits
 from ratekeeper.stores.aredis import AsyncRedisStore
+from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
+from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
 from tests.servers import Server
 
 prefixes = itertools.count()
+HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
 ALL = ["gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]
-LEAST = "+evalsha +eval +script|load +time +get +set +del +getrange +setrange +pexpire +ping"
+LEAST = "+evalsha +eval +script|load +time +get +set +del +getrange +setrange +pexpire"
 
 
 @pytest.fixture
@@ -53,6 +58,25 @@ def test_a_key_outlives_its_state_by_a_second(redis_server, store, text):
     assert recovery + 1000 - passed < redis_server.client().pttl(name) <= recovery + 1000
 
 
+def test_a_long_log_is_told_to_live_on_only_when_it_must(redis_server):
+    clock = FakeClock()
+    store = RedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10, clock=clock)
+    plan = (Check("s", "k", Limit.parse("200/minute sliding_log"), 1),)
+    client = redis_server.client()
+    store.check(plan)
+    (name,) = client.scan_iter(f"{store.settings.prefix}:*")
+    needed = 3_600_000  # milliseconds: what a store with a clock of its own keeps at least
+    assert 2 * needed - 30_000 < client.pttl(name) <= 2 * needed
+    client.pexpire(name, 60_000)
+    clock.advance(3599)
+    store.check(plan)
+    assert client.pttl(name) <= 60_000
+    clock.advance(2)
+    store.check(plan)
+    assert 2 * needed - 30_000 < client.pttl(name) <= 2 * needed
+    store.close()
+
+
 def test_a_refusal_writes_nothing_and_a_check_is_one_command(redis_server, store):
     client = redis_server.client()
     limits = [Limit(2, "1 hour", algorithm=name) for name in ALL]
@@ -82,6 +106,7 @@ def test_a_flushed_script_is_sent_again_and_nobody_pays_twice(redis_server, stor
 
 
 def test_a_least_set_of_rights_is_enough(redis_server):
+    assert f"-@all {LEAST}\n" in HOWTO.read_text("utf-8")  # as it is told
     client = redis_server.client()
     client.execute_command("ACL", "SETUSER", "keeper", "on", ">secret", "~acl:*", "-@all", *LEAST.split())
     url = redis_server.url.replace("://", "://keeper:secret@") + "?prefix=acl&deadline=10"
@@ -93,7 +118,7 @@ def test_a_least_set_of_rights_is_enough(redis_server):
     store.close()
     without = Limiter("5/minute", store=url.replace("keeper:secret", "keeper:wrong"))
     assert "WRONGPASS" in without.check("k").reason
-    client.execute_command("ACL", "SETUSER", "nothing", "on", ">secret", "~acl:*", "-@all", "+ping", "+script|load")
+    client.execute_command("ACL", "SETUSER", "nothing", "on", ">secret", "~acl:*", "-@all", "+script|load")
     refused = Limiter("5/minute", store=url.replace("keeper", "nothing"), on_store_error="deny").check("k")
     assert refused.reason.startswith("deny: ")
     assert "NOPERM" in refused.reason
@@ -189,6 +214,47 @@ def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server):
             assert [decision.remaining for decision in part] == list(range(39, 29, -1))
         assert answers[-2].remaining == 30
         await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_plans_of_one_command_are_decided_like_one_after_the_other(redis_server, seed):
+    chance = random.Random(seed)
+    limits = [Limit(chance.choice([3, 9]), "minute", algorithm=name) for name in ALL]
+    limits += [Limit.parse("150/minute sliding_log"), parse_limits(["5/second", "20/minute", "30/hour fixed_window"])]
+
+    def some_plan():
+        if chance.random() < 0.6:  # many that differ in their key only
+            limit, cost = chance.choice(limits), chance.choice([1, 1, 1, 2])
+            return [(Check(str(limit), str(chance.randrange(3)), limit, cost),) for _ in range(chance.randrange(1, 5))]
+        subjects = chance.choices(limits, k=chance.choice([2, 3, 3, 4]))
+        return [
+            tuple([Check(str(limit), str(chance.randrange(3)), limit, chance.choice([1, 2])) for limit in subjects])
+        ]
+
+    async def main():
+        clock = FakeClock()
+        model = MemoryStore(clock=clock)
+        options = {"prefix": f"server{next(prefixes)}", "deadline": 10, "deny_cache": False}
+        store = AsyncRedisStore(redis_server.url, clock=clock, **options)
+        refused = 0
+        for _ in range(60):
+            clock.advance(chance.choice([0.0, 0.1, 1.0, 7.0, 60.0]))
+            plans = [plan for _ in range(6) for plan in some_plan()]
+            answers = await asyncio.gather(*[ask(store, plan) for plan in plans])
+            for plan, answer in zip(plans, answers, strict=True):
+                expected = model.check(plan)
+                assert [figures(one) for one in answer] == [figures(one) for one in expected], plan
+                refused += not all(answer)
+        assert refused > 50
+        await store.close()
+
+    async def ask(store, plan):
+        return await store.check(plan)
+
+    def figures(one):
+        return one.allowed, one.remaining, one.retry_after, one.reset_after, one.delay
 
     asyncio.run(main())
 

@@ -1,9 +1,11 @@
 """URLs and options of a Redis store: what they mean, and what is said about mistakes."""
 
+from pathlib import Path
+
 import pytest
 
 from ratekeeper import InvalidStore
-from ratekeeper.stores.settings import Settings
+from ratekeeper.stores.settings import OPTIONS, Settings
 
 URLS = [
     ("redis://localhost", [("localhost", 6379)], 0, "", ""),
@@ -34,6 +36,13 @@ def test_options_in_the_url_and_beside_it():
     assert Settings("rediss://h").tls is not None
     assert Settings("redis+cluster://h?tls=on&tls_verify=off").tls is not None
     assert Settings("redis://h").tls is None
+
+
+def test_every_option_is_told():
+    page = Path(__file__).parents[2].joinpath("docs", "howto", "redis.md").read_text("utf-8")
+    assert [
+        name for name in OPTIONS if f"`{name}=" not in page and f"?{name}=" not in page and f"`{name}`" not in page
+    ] == []
 
 
 MISTAKES = [

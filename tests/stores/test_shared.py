@@ -156,15 +156,15 @@ def test_a_path_of_ones_own(tmp_path):
 
 
 def test_a_group_may_share_it(tmp_path):
-    os.umask(before := os.umask(0))
-    os.umask(0)
+    before = os.umask(0o077)  # whatever it is
     try:
         Limiter("2/hour", store=f"shm://{tmp_path}/limits?mode=660").check("k")
     finally:
         os.umask(before)
     assert stat.S_IMODE(os.stat(tmp_path / "limits").st_mode) == 0o770
-    tables = list((tmp_path / "limits").glob("*.table"))
-    assert [stat.S_IMODE(table.stat().st_mode) for table in tables] == [0o660]
+    found = os.listdir(tmp_path / "limits")
+    assert {stat.S_IMODE(os.stat(tmp_path / "limits" / file).st_mode) for file in found} == {0o660}
+    assert len(found) == 3
 
 
 def message(call):
@@ -217,7 +217,9 @@ def test_a_table_of_another_version_is_refused(name):
         f"shm://{name}: expected a table of format 1, got 'ratekeeper table 999' in {path}: another version of "
         f"ratekeeper wrote it. To start afresh, stop the others and call ratekeeper.stores.shared.remove('{name}')."
     )
-    assert [segment.tables for segment in segments() if segment.name == name] == [(("?", "of another version"),)]
+    assert [segment.tables for segment in segments() if segment.name == name] == [
+        (("?", "of another version, or damaged"),)
+    ]
 
 
 def test_a_table_from_before_the_machine_started_is_made_anew(name):
@@ -230,11 +232,95 @@ def test_a_table_from_before_the_machine_started_is_made_anew(name):
     assert [segment.stale for segment in segments() if segment.name == name] == [False]
 
 
-def test_a_file_that_was_cut_short_is_refused(name):
-    Limiter("5/minute", store=f"shm://{name}").close()
+@pytest.mark.parametrize("size", [files.HEAD + 100, 2**24])
+def test_a_file_of_another_size_is_refused(name, size):
+    Limiter("5/minute", store=f"shm://{name}?max_keys=1000").close()
     (path,) = files.table_files(files.folder_of(name))
-    os.truncate(path, files.HEAD + 100)
-    assert "got a shorter file" in message(lambda: Limiter("5/minute", store=f"shm://{name}"))
+    expected = os.stat(path).st_size
+    os.truncate(path, size)
+    assert message(lambda: Limiter("5/minute", store=f"shm://{name}")) == (
+        f"shm://{name}: expected {expected:,} bytes in {path}, got {size:,}: the file is damaged. To start afresh, "
+        f"stop the others and call ratekeeper.stores.shared.remove('{name}')."
+    )
+
+
+DAMAGE = {
+    "nothing": lambda head: b"",
+    "half of it": lambda head: json.dumps(head).encode()[:70],
+    "noise": lambda head: bytes(range(1, 256)),
+    "a list": lambda head: b"[1, 2]",
+    "no seed": lambda head: json.dumps({**head, "seed": ""}).encode(),
+    "a wrong seed": lambda head: json.dumps({**head, "seed": "x" * 32}).encode(),
+    "no boot": lambda head: json.dumps({**head, "boot": None}).encode(),
+    "no keys": lambda head: json.dumps({**head, "max_keys": 0}).encode(),
+    "too many keys": lambda head: json.dumps({**head, "max_keys": 10**30}).encode(),
+    "no identity": lambda head: json.dumps({**head, "identity": -1}).encode(),
+    "a fact missing": lambda head: json.dumps({fact: head[fact] for fact in head if fact != "space"}).encode(),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_head_is_refused_listed_and_removed(name, kind):
+    Limiter("5/minute", store=f"shm://{name}?max_keys=100").close()
+    (path,) = files.table_files(files.folder_of(name))
+    with open(path, "r+b") as file:
+        magic, rest = file.read(files.HEAD).rstrip(b"\0").split(b"\n", 1)
+        file.seek(0)
+        file.write((magic + b"\n" + DAMAGE[kind](json.loads(rest))).ljust(files.HEAD, b"\0"))
+    for again in ("5/minute", "6/minute"):
+        assert message(lambda again=again: Limiter(again, store=f"shm://{name}")) == (
+            f"shm://{name}: expected a table that describes itself, got a damaged file, {path}. To start afresh, stop "
+            f"the others and call ratekeeper.stores.shared.remove('{name}')."
+        )
+    (found,) = [segment for segment in segments() if segment.name == name]
+    assert found.tables == (("?", "of another version, or damaged"),)
+    remove(name)
+    assert Limiter("5/minute", store=f"shm://{name}").check("k")
+
+
+LITTLE_MEMORY = """
+import resource
+from ratekeeper import InvalidStore, Limiter
+limiter = Limiter("5/minute", store="shm://{name}?max_keys=1000")
+resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+try:
+    Limiter("6/minute", store="shm://{name}?max_keys=20000000")
+except InvalidStore as error:
+    print(error)
+assert limiter.check("k")
+"""
+
+
+def test_memory_that_cannot_be_mapped_is_refused(name):
+    (text,) = run(LITTLE_MEMORY.format(name=name))
+    assert "bytes of free space in" in text
+    assert "got Cannot allocate memory. Lower max_keys" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_another_user_is_refused_and_lists_nothing(name, tmp_path):
+    store = SharedStore(name)
+    child = os.fork()
+    if not child:
+        failed = 1
+        try:
+            os.setuid(65534)
+            assert "to be this user's alone" in message(lambda: SharedStore(name))
+            assert "got Permission denied" in message(lambda: SharedStore(name, mode=0o660))
+            assert name not in [segment.name for segment in segments()]
+            assert "got Permission denied" in message(lambda: remove(name, force=True))
+            failed = 0
+        finally:
+            os._exit(failed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.close()
+
+
+def test_a_folder_with_other_files_stays_when_the_state_is_removed(tmp_path):
+    Limiter("5/minute", store=f"shm://{tmp_path}/limits").close()
+    (tmp_path / "limits" / "notes.txt").write_text("mine")
+    remove(f"{tmp_path}/limits")
+    assert os.listdir(tmp_path / "limits") == ["notes.txt"]
 
 
 def test_what_a_killed_process_left_half_made_is_made_again(name):
@@ -277,7 +363,8 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     assert "to be this user's alone" in message(lambda: SharedStore(str(tmp_path)))
     target = tmp_path / "file"
     target.write_text("")
-    assert "expected to read and write in" in message(lambda: SharedStore(str(target)))
+    assert "expected a folder at" in message(lambda: SharedStore(str(target)))
+    assert "expected to read and write in" in message(lambda: SharedStore(f"{target}/below"))
     (tmp_path / "link").symlink_to("/dev/shm")
     assert "expected a folder at" in message(lambda: SharedStore(str(tmp_path / "link")))
 

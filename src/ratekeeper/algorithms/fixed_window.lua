@@ -5,12 +5,12 @@
 
 local pack, unpack = struct.pack, struct.unpack
 
-local function decide(state, now, limit, cost)
+local function decide(state, now, limit, cost, from)
   local micros, count = unpack('>I8I8', limit)
   local window = (now - now % micros) / micros
   local used = 0
   if state ~= '' then
-    local stored, before = unpack('>I8I8', state)
+    local stored, before = unpack('>I8I8', state, from)
     if stored >= window then
       used = before
       if stored > window then -- the clock stepped back: what was used counts in the present window

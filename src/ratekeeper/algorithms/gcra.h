@@ -25,7 +25,7 @@ static inline u128 gcra_backlog(u128 state, u64 instant, const Limit *limit) {
 }
 
 static inline u64 gcra_remaining(u128 state, u64 now, const Limit *limit) {
-    return (u64)((limit->full - gcra_backlog(state, now, limit)) / limit->unit);
+    return divided(limit->full - gcra_backlog(state, now, limit), limit->unit);
 }
 
 static inline i64 gcra_retry_after(u128 state, u64 now, const Limit *limit, u64 cost) {

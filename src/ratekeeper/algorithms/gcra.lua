@@ -8,12 +8,12 @@
 
 local pack, unpack = struct.pack, struct.unpack
 
-local function decide(state, now, limit, cost)
+local function decide(state, now, limit, cost, from)
   local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
   local horizon = now + full
   local tat, rest = now, 0
   if state ~= '' then
-    tat, rest = unpack('>I8I4', state)
+    tat, rest = unpack('>I8I4', state, from)
     if tat < now then
       tat, rest = now, 0
     elseif tat > horizon or tat == horizon and rest > full_rest then

@@ -3,11 +3,11 @@
 
 local pack, unpack = struct.pack, struct.unpack
 
-local function decide(state, now, limit, cost)
+local function decide(state, now, limit, cost, from)
   local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
   local queued, rest = 0, 0
   if state ~= '' then
-    local empty_at, empty_at_rest = unpack('>I8I4', state)
+    local empty_at, empty_at_rest = unpack('>I8I4', state, from)
     if empty_at >= now then
       queued, rest = empty_at - now, empty_at_rest
       if queued > full or queued == full and rest > full_rest then

@@ -36,13 +36,13 @@ local function locate(instant, slices, width)
 end
 
 -- The counters brought to the present slice, newest first, and how many slices passed since they were written.
-local function counted(state, window, slice, slices, count)
+local function counted(state, window, slice, slices, count, from)
   if state == '' then
-    state = string.rep('\0', 9 + 8 * (slices + 1))
+    state, from = string.rep('\0', 9 + 8 * (slices + 1)), 1
   end
-  local counters = {unpack('>' .. string.rep('I8', slices + 1), state, 10)}
+  local counters = {unpack('>' .. string.rep('I8', slices + 1), state, from + 9)}
   counters[slices + 2] = nil -- unpack also says where it stopped
-  local stored, stored_slice = unpack('>I8B', state)
+  local stored, stored_slice = unpack('>I8B', state, from)
   local passed = (window - stored) * slices + slice - stored_slice
   if passed > 0 then
     for age = slices + 1, 1, -1 do
@@ -58,7 +58,7 @@ local function counted(state, window, slice, slices, count)
   return counters, passed
 end
 
-local function decide(state, now, limit, cost)
+local function decide(state, now, limit, cost, from)
   local slices, width, count = unpack('>BI8I8', limit)
   local window, slice, left = locate(now, slices, width)
   if state == '' then
@@ -68,7 +68,7 @@ local function decide(state, now, limit, cost)
     return pack('>I8BI8', window, slice, cost) .. string.rep('\0', 8 * slices), true
   end
   if slices == 1 then -- two counters, the classic case: the same as below without a table
-    local stored, _, newer, older = unpack('>I8BI8I8', state)
+    local stored, _, newer, older = unpack('>I8BI8I8', state, from)
     if stored < window then
       newer, older = 0, stored + 1 == window and newer or 0
     elseif stored > window then
@@ -81,7 +81,7 @@ local function decide(state, now, limit, cost)
     end
     return pack('>I8BI8I8', window, 0, newer + cost, older), true
   end
-  local counters, passed = counted(state, window, slice, slices, count)
+  local counters, passed = counted(state, window, slice, slices, count, from or 1)
   if passed < 0 then
     state = pack('>I8BI8', window, slice, counters[1]) .. string.rep('\0', 8 * slices)
   end
@@ -99,7 +99,7 @@ end
 local function refund(state, now, limit, cost, at)
   local slices, width, count = unpack('>BI8I8', limit)
   local window, slice = locate(now, slices, width)
-  local counters = counted(state, window, slice, slices, count)
+  local counters = counted(state, window, slice, slices, count, 1)
   local at_window, at_slice = locate(at, slices, width)
   local age = (window - at_window) * slices + slice - at_slice
   for index = math.max(0, age) + 1, slices + 1 do

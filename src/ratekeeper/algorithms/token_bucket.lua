@@ -3,11 +3,11 @@
 
 local pack, unpack = struct.pack, struct.unpack
 
-local function decide(state, now, limit, cost)
+local function decide(state, now, limit, cost, from)
   local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
   local tokens, rest = full, full_rest
   if state ~= '' then
-    local full_at, full_at_rest = unpack('>I8I4', state)
+    local full_at, full_at_rest = unpack('>I8I4', state, from)
     if full_at >= now then
       tokens, rest = tokens - (full_at - now), rest - full_at_rest
       if rest < 0 then

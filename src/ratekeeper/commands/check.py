@@ -27,14 +27,14 @@ def check(
     from ratekeeper.advice import advise
     from ratekeeper.policy import Policy
 
-    with mistakes():
+    with mistakes(as_json):
         if envoy:
             from ratekeeper.service.descriptors import load
 
             count, advice = load(rules).count, list[str]()
         else:
             policy = Policy.load(rules, store="memory://")
-            count, advice = len(policy.rules), [*policy.warnings, *advise(policy.rules)]
+            count, advice = len(policy.rules), [*policy.warnings, *advise(policy.rules, policy.program.identity)]
     if as_json:
         show_json({"rules": count, "advice": advice})
     else:

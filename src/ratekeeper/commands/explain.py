@@ -31,7 +31,7 @@ def explain(
     from ratekeeper.policy import Policy
     from ratekeeper.request import Request
 
-    with mistakes():
+    with mistakes(as_json):
         method, _, path = request.strip().partition(" ")
         if not path.strip().startswith("/"):
             raise InvalidInput(f"request: expected a method and a path such as 'GET /x', got {shown(request)}.")

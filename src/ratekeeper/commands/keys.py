@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ratekeeper.commands.output import AS_JSON, mistakes, out, show_json
+
+if TYPE_CHECKING:
+    from ratekeeper.limiter import Limiter
 
 STORE = typer.Option("redis://localhost:6379/0", envvar="RATEKEEPER_STORE", help="Such as redis://localhost:6379/0.")
 LIMIT = typer.Option(..., help="The limit it is counted under, as the rules write it.")
@@ -19,69 +25,44 @@ def keys(
     most: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 100,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Count the keys on a Redis store, and show some, with how long they live.
+    """Count the keys of a store; show some with how long they live, or the tables of shared memory.
 
     Names of keys tell nobody who is counted: they are digests.
 
     \b
     ratekeeper keys --store redis://localhost:6379/0
+    ratekeeper keys --store shm://api
     """
-    with mistakes():
-        found, total = scan(store, prefix, most)
+    from ratekeeper.stores.census import census
+
+    with mistakes(as_json):
+        found = census(store, prefix, most)
     if as_json:
-        show_json({"keys": total, "shown": [{"key": name, "expires_in": seconds} for name, seconds in found]})
+        show_json({
+            "keys": found.keys,
+            "shown": [{"key": name, "expires_in": seconds} for name, seconds in found.some],
+            "tables": [{"name": name, "limit": limit, "keys": keys} for name, limit, keys in found.tables],
+        })  # fmt: skip
         return
-    for name, seconds in found:
+    for name, seconds in found.some:
         out.print(f"{seconds:10.3f} s  {name}", markup=False)
-    out.print(f"{total} key{'s' if total != 1 else ''}", style="bold")
+    for name, limit, keys in found.tables:
+        out.print(f"{keys:10}  {name}  ({limit})", markup=False)
+    out.print(f"{found.keys} key{'s' if found.keys != 1 else ''}", style="bold")
 
 
-def scan(store: str, prefix: str, most: int) -> tuple[list[tuple[str, float]], int]:
-    """Some keys with the seconds they live, and how many there are."""
-    import asyncio
+@contextmanager
+def opened(limit: str, name: str | None, store: str, as_json: bool) -> Iterator[Limiter]:
+    """A limiter on a store that must answer: what a stand-in would say is of no use here."""
+    from ratekeeper.errors import InvalidStore
+    from ratekeeper.limiter import Limiter
 
-    from ratekeeper.errors import InvalidStore, StoreUnavailable
-    from ratekeeper.stores.aio import converse, open_wire
-    from ratekeeper.stores.flight import spoken
-    from ratekeeper.stores.settings import Settings
-
-    if store.startswith(("memory:", "shm:")):
-        raise InvalidStore(
-            "keys: expected a Redis store: one in memory has no names to show. Use /metrics or the dashboard."
-        )
-    settings = Settings(store)
-
-    async def run() -> tuple[list[tuple[str, float]], int]:
-        wire = await open_wire(settings.addresses[0], settings, lambda reply: None, lambda wire, why: None)
-
-        async def ask(*words: bytes) -> Any:
-            (reply,) = await converse(wire, spoken(*words), 1)
-            if isinstance(reply, Exception):
-                raise StoreUnavailable(settings.shown, f"refused {words[0].decode()}: {reply}")
-            return reply
-
-        try:
-            if settings.password:
-                user = [settings.username.encode()] if settings.username else []
-                await ask(b"AUTH", *user, settings.password.encode())
-            if settings.db:
-                await ask(b"SELECT", b"%d" % settings.db)
-            cursor, names, total, pattern = b"0", list[bytes](), 0, f"{prefix}*".encode()
-            while True:
-                cursor, part = await ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000")
-                total += len(part)
-                names += part[: most - len(names)]
-                if cursor == b"0":
-                    break
-            lives = [(await ask(b"PTTL", name)) / 1000 for name in names]
-        finally:
-            wire.close()
-        return [(name.decode("latin-1"), life) for name, life in zip(names, lives, strict=True)], total
-
-    try:
-        return asyncio.run(run())
-    except OSError as error:
-        raise StoreUnavailable(settings.shown, str(error)) from error
+    with mistakes(as_json):
+        if store.startswith("memory:"):
+            raise InvalidStore("store: expected redis:// or shm://, got memory://, which ends with this command.")
+        logging.getLogger("ratekeeper").addHandler(logging.NullHandler())  # what is wrong is said once, at the end
+        with Limiter(limit, store=store, name=name) as limiter:
+            yield limiter
 
 
 def peek(
@@ -97,15 +78,14 @@ def peek(
     ratekeeper peek user:42 --limit 100/minute --name api --store redis://localhost:6379/0
     """
     from ratekeeper.commands.trial import show
-    from ratekeeper.limiter import Limiter
+    from ratekeeper.errors import StoreUnavailable
+    from ratekeeper.service.keeper import told
 
-    with mistakes():
-        limiter = Limiter(limit, store=store, name=name)
+    with opened(limit, name, store, as_json) as limiter:
         decision = limiter.peek(key)
-        limiter.close()
+        if decision.reason:
+            raise StoreUnavailable(store.rpartition("@")[2], decision.reason)
     if as_json:
-        from ratekeeper.service.keeper import told
-
         show_json(told(decision))
     else:
         show(decision, "would be ")
@@ -118,16 +98,16 @@ def reset(
     limit: str = LIMIT,
     name: str | None = NAME,
     store: str = STORE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Forget what a key has used.
 
     \b
     ratekeeper reset user:42 --limit 100/minute --name api --store redis://localhost:6379/0
     """
-    from ratekeeper.limiter import Limiter
-
-    with mistakes():
-        limiter = Limiter(limit, store=store, name=name)
+    with opened(limit, name, store, as_json) as limiter:
         limiter.reset(key)
-        limiter.close()
-    out.print("forgotten", style="green")
+    if as_json:
+        show_json({"reset": True})
+    else:
+        out.print("forgotten", style="green")

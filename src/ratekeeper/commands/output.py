@@ -1,10 +1,13 @@
-"""What commands print, and how they fail: errors on standard error, exit code 2 for a mistake, 1 for a "no"."""
+"""What commands print, and how they fail: errors on standard error, exit code 1 for a "no", 2 for a mistake, 3 for a
+store that does not answer.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -22,13 +25,19 @@ def show_json(value: object) -> None:
 
 
 @contextmanager
-def mistakes() -> Iterator[None]:
-    """Turn what we were told wrongly into a message and an exit code."""
+def mistakes(as_json: bool = False) -> Iterator[None]:
+    """Turn what we were told wrongly into a message and an exit code; for programs, into JSON too."""
     try:
         yield
     except InvalidInput as error:
-        err.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from None
+        fail(str(error), 2, as_json)
     except StoreUnavailable as error:
-        err.print(f"the store does not answer: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(3) from None
+        fail(f"the store does not answer: {error}", 3, as_json)
+
+
+def fail(text: str, code: int, as_json: bool) -> NoReturn:
+    if as_json:
+        show_json({"error": text})
+    else:
+        err.print(text, style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(code)

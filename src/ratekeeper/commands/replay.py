@@ -51,7 +51,7 @@ def replay(
     from ratekeeper.lab.replay import replay as run
     from ratekeeper.lab.summary import replay_as_text
 
-    with mistakes():
+    with mistakes(as_json):
         for path in plot or ():
             picture_path(path)
         with progress_bar(not as_json) as progress:

@@ -56,7 +56,7 @@ def simulate(
     from ratekeeper.lab.simulate import simulate as run
     from ratekeeper.lab.trace import load_trace
 
-    with mistakes():
+    with mistakes(as_json):
         for path in plot or ():
             picture_path(path)
         lanes = [[part.strip() for part in limit.split(",")] for limit in limits]

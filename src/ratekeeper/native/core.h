@@ -14,6 +14,7 @@
 #include "hot.h"
 
 #define SPARE_DECISIONS 64
+#define MOST_LOOKS 1000 /* at a clock that is called, while others write */
 #define PLAIN 0   /* a decision of one limit, with its evidence */
 #define TOGETHER 1 /* of several limits: `other` is the tuple of their decisions */
 #define GIVEN 2   /* made from answers */

@@ -135,8 +135,11 @@ static inline u128 pack(const Shape *shape, const u64 *words) {
 static const u64 NOTHING_LOGGED = 0;
 
 static inline Log log_view(const Part *part, u64 *words) {
-    if (part->ring)
+    if (part->ring) {
+        if (*words >> 32 >= part->ring || (uint32_t)*words > part->ring)
+            *words = 0; /* the file was damaged: nothing is read or written outside of the ring */
         return (Log){words, words + 1, part->ring};
+    }
     Block *block = (Block *)(uintptr_t)words[0];
     if (!block)
         return (Log){(u64 *)&NOTHING_LOGGED, NULL, 0};

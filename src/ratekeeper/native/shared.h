@@ -76,11 +76,11 @@ static inline void copy_plain(const Shape *shape, u64 *to, const u64 *record, bo
 /* The owner of the guard died: put back what it was writing, and take its marks off. */
 static inline void recover(const Shape *shape, Region *region) {
     Guard *guard = region->guard;
-    if (guard->noted) {
+    if (guard->noted && guard->slot < (u64)region->buckets * BUCKET) {
         copy_plain(shape, guard->before, record_at(shape, region, guard->slot), true);
         in_order();
-        guard->noted = 0;
     }
+    guard->noted = 0;
     if (shape->packed)
         for (size_t index = 0; index < (size_t)region->buckets * BUCKET; index++) {
             Slot *slot = slots_of(region) + index, seen = read_slot(slot);
@@ -139,13 +139,16 @@ static inline void put_shared(const Shape *shape, Region *region, size_t slot, u
 /* Enter a key that is not there.  The slot is empty before it is the new key's: never half of each. */
 static inline size_t enter_shared(const Shape *shape, Place place, const u64 *words, u64 now, const Limit *limits) {
     for (;;) {
-        bool forgets;
-        size_t slot = choose(shape, place, now, limits, &forgets);
+        u128 owed;
+        size_t slot = choose(shape, place, now, limits, &owed);
         if (shape->packed) {
             Slot *there = slots_of(place.region) + slot, seen = read_slot(there);
-            if (swap_slot(there, seen, slot_with(place.print, pack(shape, words))))
+            u64 plain[3];
+            unpack(shape, state_in(seen), plain);
+            if ((!print_in(seen) || part_debt(shape->part, plain, now, limits) <= owed) &&
+                swap_slot(there, seen, slot_with(place.print, pack(shape, words))))
                 return slot;
-            continue; /* its own key changed it meanwhile: look again which one owes least */
+            continue; /* its own key changed it meanwhile, or it was read torn: look again which one owes least */
         }
         marks_of(place.region)[slot] = 0;
         in_order();

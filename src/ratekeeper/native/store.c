@@ -132,7 +132,7 @@ static u64 changes_of(const Batch *batch, int from, int until) {
     u64 sum = 0;
     for (int index = from; index < until; index++)
         if (batch->items[index].shelf && !batch->items[index].shelf->shape->shared)
-            sum += __atomic_load_n(&batch->items[index].shelf->changes, __ATOMIC_RELAXED);
+            sum += changes_in(batch->items[index].shelf);
     return sum;
 }
 
@@ -149,7 +149,7 @@ static void watch(StoreObject *self, const Batch *batch) {
 static int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
     int error, count = until - from;
     watch(self, batch);
-    for (;;) {
+    for (int look = 1;; look++) {
         u64 seen = changes_of(batch, from, until);
         if (self->nanos && !read_nanos(self->state, self->nanos, now))
             return -1;
@@ -160,7 +160,7 @@ static int open_items(StoreObject *self, Batch *batch, int from, int until, u64 
             PyErr_SetFromErrno(PyExc_OSError);
             return -1;
         }
-        if (!self->nanos || seen == changes_of(batch, from, until)) {
+        if (!self->nanos || seen == changes_of(batch, from, until) || look == MOST_LOOKS) {
             for (int index = 0; index < count; index++)
                 read_item(batch->items + from, index);
             if (!self->nanos)

@@ -127,6 +127,8 @@ static inline void count_change(Shelf *shelf) {
         __atomic_add_fetch(&shelf->changes, 1, __ATOMIC_RELAXED);
 }
 
+static inline u64 changes_in(const Shelf *shelf) { return __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED); }
+
 static inline Block *new_block(Shelf *shelf, u64 room) {
     Block *block = NULL;
     u64 first = shelf->shape->first_ring, words = 2 + first;
@@ -232,8 +234,10 @@ static inline u128 slot_debt(const Shape *shape, Region *region, size_t slot, u6
     return part_debt(shape->part, packed, now, limits);
 }
 
-/* The slot for a key that is not there: free or expired, in the emptier bucket; else the least debt of sixteen. */
-static inline size_t choose(const Shape *shape, Place place, u64 now, const Limit *limits, bool *forgets) {
+/* The slot for a key that is not there: free or expired, in the emptier bucket; else the least debt of sixteen.
+ * `owed` is what its key owes: 0, or somebody is forgotten.
+ */
+static inline size_t choose(const Shape *shape, Place place, u64 now, const Limit *limits, u128 *owed) {
     size_t free_slot[2], best = 0;
     int free_slots[2] = {0, 0};
     u128 least_debt = 0;
@@ -252,8 +256,8 @@ static inline size_t choose(const Shape *shape, Place place, u64 now, const Limi
             }
         }
     }
-    *forgets = !free_slots[0] && !free_slots[1];
-    if (*forgets)
+    *owed = free_slots[0] || free_slots[1] ? 0 : least_debt;
+    if (*owed)
         return best;
     return free_slots[0] >= free_slots[1] ? free_slot[0] : free_slot[1];
 }
@@ -306,11 +310,11 @@ static inline bool move_all(Shelf *shelf, Region *region, Region *larger, u64 no
         if (!slot_taken(shape, region, slot))
             continue;
         u64 print = shape->packed ? print_in(slots_of(region)[slot]) : marks_of(region)[slot];
-        bool forgets;
-        size_t target = choose(shape, place_in(larger, print), now, limits, &forgets);
-        if (forgets && !last)
+        u128 owed;
+        size_t target = choose(shape, place_in(larger, print), now, limits, &owed);
+        if (owed && !last)
             return false;
-        if (forgets)
+        if (owed)
             drop_slot(shelf, larger, target);
         move_slot(shape, region, slot, larger, target);
     }
@@ -342,10 +346,10 @@ static inline bool grow(Shelf *shelf, Region *region, u64 now, const Limit *limi
 static inline i64 make_room(Shelf *shelf, Place place, u64 now, const Limit *limits) {
     const Shape *shape = shelf->shape;
     for (;;) {
-        bool forgets = true;
         if (place.region->memory) {
-            size_t slot = choose(shape, place, now, limits, &forgets);
-            if (!forgets || place.region->buckets >= shelf->most_buckets) {
+            u128 owed;
+            size_t slot = choose(shape, place, now, limits, &owed);
+            if (!owed || place.region->buckets >= shelf->most_buckets) {
                 if (slot_taken(shape, place.region, slot))
                     drop_slot(shelf, place.region, slot);
                 return (i64)slot;
@@ -408,16 +412,16 @@ static inline uint32_t buckets_for(u64 max_keys) {
 }
 
 static inline void forget_all(Shelf *shelf) {
+    for (uint32_t index = 0; index < shelf->regions; index++) /* all at once: their logs lie in common pieces */
+        hold(&shelf->region[index].lock);
     for (uint32_t index = 0; index < shelf->regions; index++) {
         Region *region = shelf->region + index;
-        hold(&region->lock);
         for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
             if (slot_taken(shelf->shape, region, slot))
                 drop_slot(shelf, region, slot);
         free(region->memory);
         region->memory = NULL;
         region->buckets = 0;
-        let_go(&region->lock);
     }
     hold(&shelf->slab.lock);
     while (shelf->slab.pieces) {
@@ -428,6 +432,8 @@ static inline void forget_all(Shelf *shelf) {
     shelf->slab.spare = NULL;
     shelf->slab.used = 0;
     let_go(&shelf->slab.lock);
+    for (uint32_t index = 0; index < shelf->regions; index++)
+        let_go(&shelf->region[index].lock);
 }
 
 static inline void drop_shelf(Shelf *shelf) {

@@ -263,8 +263,8 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost, bool peek) {
     }
     item.old = words;
     item.new = words + shelf->shape->words;
-    for (;;) {
-        u64 seen = __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED);
+    for (int look = 1;; look++) {
+        u64 seen = changes_in(shelf);
         int error;
         if (self->nanos && !read_nanos(state, self->nanos, &now))
             goto done;
@@ -274,7 +274,7 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost, bool peek) {
             PyErr_SetFromErrno(PyExc_OSError);
             goto done;
         }
-        bool changed = self->nanos && !shelf->shape->shared && seen != __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED);
+        bool changed = self->nanos && !shelf->shape->shared && seen != changes_in(shelf) && look < MOST_LOOKS;
         bool kept = true;
         if (!changed) {
             read_item(&item, 0);
@@ -307,14 +307,30 @@ static PyObject *decide_unlimited(TableObject *self, u64 cost) {
     return decision_from(self->terms, &evidence, true, now, cost);
 }
 
+/* Read a clock that is called, then take the region.  The call may let others in, and the instant must be later than
+ * what they wrote; a clock that itself writes each time would be read for ever, so looking ends somewhere.
+ */
+static bool hold_after_clock(TableObject *self, Region *region, u64 *now) {
+    for (int look = 1;; look++) {
+        u64 seen = changes_in(self->shelf);
+        if (!read_nanos(self->state, self->nanos, now))
+            return false;
+        hold(&region->lock);
+        if (seen == changes_in(self->shelf) || look == MOST_LOOKS)
+            return true;
+        let_go(&region->lock);
+    }
+}
+
 static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     PyObject *key, *price = NULL;
     State *state = self->state;
     Shelf *shelf = self->shelf;
     u64 hash, cost = 1, now = 0;
-    if (__builtin_expect(count == 1 && !names, 1))
+    if (__builtin_expect(!names && (count == 1 || count == 2), 1)) {
         key = args[0];
-    else if (!arguments(args, count, names, "check", &key, &price))
+        price = count == 2 ? args[1] : NULL;
+    } else if (!arguments(args, count, names, "check", &key, &price))
         return NULL;
     if (!hash_key(state, self->home->shelf, key, false, &hash) || (price && !cost_from(state, price, &cost)))
         return NULL;
@@ -330,24 +346,14 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
 #ifndef RATEKEEPER_LOCKED
         fetch_early(shape, place_of(shelf, hash)); /* memory answers while the clock is read */
 #endif
-        if (__builtin_expect(self->nanos == NULL, 1)) {
-            now = machine_clock();
-        } else {
-            u64 seen;
-            do { /* the call may let another thread in: the instant must be later than what was written */
-                seen = __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED);
-                if (!read_nanos(state, self->nanos, &now)) {
-                    Py_DECREF(decision);
-                    return NULL;
-                }
-            } while (seen != __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED));
-        }
         Region *region = region_of(shelf, hash);
-        hold(&region->lock);
-#ifdef RATEKEEPER_LOCKED
-        if (!self->nanos)
+        if (__builtin_expect(self->nanos == NULL, 1)) {
+            hold(&region->lock);
             now = machine_clock();
-#endif
+        } else if (!hold_after_clock(self, region, &now)) {
+            Py_DECREF(decision);
+            return NULL;
+        }
         bool kept = check_private(shelf, place_of(shelf, hash), self->terms->limits, now, cost, &decision->evidence);
         let_go(&region->lock);
         if (!kept) {

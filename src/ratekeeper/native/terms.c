@@ -21,7 +21,7 @@ static bool limit_from(PyObject *object, Limit *limit) {
     if (!name)
         return false;
     int found = -1;
-    for (int index = 0; index < 8; index++)
+    for (int index = 0; index < 8 && PyUnicode_Check(name); index++)
         if (PyUnicode_CompareWithASCIIString(name, names[index]) == 0)
             found = index;
     if (found < 0)
@@ -174,7 +174,9 @@ bool read_nanos(State *state, PyObject *nanos, u64 *now) {
         *now = machine_clock();
         return true;
     }
+    Py_INCREF(nanos); /* the call may replace the clock */
     PyObject *found = PyObject_CallNoArgs(nanos);
+    Py_DECREF(nanos);
     if (!found)
         return false;
     int overflow = 0;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from json import loads
+from json import JSONDecoder, loads
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, did_you_mean, shown
@@ -28,7 +28,6 @@ ASKED = frozenset({"request", "headers"})
 DESCRIBED = frozenset({"method", "path", "ip", "headers", "host", "route", "size", "user", "tier", "facts"})
 MOST_CHECKS = 100
 REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
-TRUE_FALSE = (b"false", b"true")
 
 
 class Api:
@@ -225,9 +224,18 @@ def failed(error: Exception) -> bytes:
     raise error
 
 
+scan: Any = JSONDecoder().scan_once  # type: ignore[attr-defined]  # what loads() comes down to, for text that begins with its value
+
+
 def body_of(call: Call) -> dict[str, Any]:
     try:
-        found = loads(call.body)
+        text = call.body.decode()
+        try:
+            found, end = scan(text, 0)
+        except StopIteration:  # spaces before it, or no JSON at all
+            found, end = loads(text), len(text)
+        if end != len(text) and text[end:].strip(" \t\r\n"):
+            raise ValueError
     except (ValueError, RecursionError):
         raise InvalidInput(f"{call.path}: expected a JSON object in the body, got something else.") from None
     if found.__class__ is not dict:
@@ -279,18 +287,19 @@ def request_of(found: Any) -> Request:
 
 def decided(call: Call, decision: Decision) -> bytes:
     """One decision, put together by hand: this is the hot path."""
+    if decision.allowed:
+        delay = decision.delay
+        return answer(
+            200,
+            f'{{"allowed":true,"limit":{decision.limit},"remaining":{decision.remaining},"retry_after":0.0,'
+            f'"reset_after":{decision.reset_after!r},"delay":{delay!r}}}'.encode(),
+        )
     retry = decision.retry_after
     body = (
-        b'{"allowed":%b,"limit":%d,"remaining":%d,"retry_after":%b,"reset_after":%b,"delay":%b}'
-        % (
-            TRUE_FALSE[decision.allowed], decision.limit, decision.remaining,
-            b"null" if retry is None else repr(retry).encode(),
-            repr(decision.reset_after).encode(), repr(decision.delay).encode(),
-        )
-    )  # fmt: skip
-    if decision.allowed or not call.query:
-        return answer(200, body)
-    return answer(deny_status(call), body, JSON, retry_field(retry))
+        f'{{"allowed":false,"limit":{decision.limit},"remaining":{decision.remaining},'
+        f'"retry_after":{"null" if retry is None else repr(retry)},"reset_after":{decision.reset_after!r},"delay":0.0}}'
+    ).encode()
+    return answer(200, body) if not call.query else answer(deny_status(call), body, JSON, retry_field(retry))
 
 
 def shaped(call: Call, decision: Decision, body: dict[str, Any]) -> bytes:

@@ -73,6 +73,8 @@ class HttpGuest(Guest):
         self.headers: list[tuple[bytes, bytes]] = []
         self.parts: list[bytes] = []
         self.size = 0
+        self.most_head = door.bounds.head
+        self.expects = False
         self.stream: asyncio.Task[None] | None = None
 
     def busy(self) -> bytes:
@@ -113,21 +115,25 @@ class HttpGuest(Guest):
 
     def on_url(self, part: bytes) -> None:
         self.target += part
-        self.grow(len(part))
+        self.size += len(part)
+        if self.size > self.most_head:
+            raise TooLarge(431)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
-        self.grow(len(name) + len(value))
-
-    def grow(self, size: int) -> None:
-        self.size += size
-        if self.size > self.door.bounds.head or len(self.headers) > MOST_HEADERS:
+        name = name.lower()
+        headers = self.headers
+        headers.append((name, value))
+        self.size = size = self.size + len(name) + len(value)
+        if size > self.most_head or len(headers) > MOST_HEADERS:
             raise TooLarge(431)
+        if name == b"expect":
+            self.expects = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         self.size = 0
-        for name, value in self.headers:
-            if name == b"expect" and value.lower() == b"100-continue" and not self.queue:
+        if self.expects:
+            self.expects = False
+            if not self.queue:
                 self.ready.append(b"HTTP/1.1 100 Continue\r\n\r\n")
                 self.flush()
 

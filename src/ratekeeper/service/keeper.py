@@ -121,13 +121,17 @@ class Keeper:
                 raise InvalidInput(f"name: expected text of 1 to 200 characters, got {shown(name)}.")
             terms = parse_limits(limit)
             space = name or str(terms)
+        return self.remember(place, space, terms)
+
+    def remember(self, place: Name, space: str, terms: Limit | Several) -> Named:
+        """Keep what a caller means; so many at most, as each has a table of its own."""
         if len(self.named) >= self.options.bounds.names:
             raise InvalidInput(
                 f"limit: expected at most {self.options.bounds.names} different ones. "
                 "Give clients different keys, not different limits."
             )
         store = self.policy.store
-        table = None if store.blocking else store.table(space, terms)
+        table = None if store.blocking else store.table_for(space, terms)
         made = self.named[place] = Named(space, terms, table)
         return made
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ratekeeper.service.options import Bounds
 
     Words = list[bytes]
-    Terms = tuple[Limit, Any, int]  # the limit, its table where there is one, and what a call takes
+    Terms = tuple[Any, int]  # the table of a limit, where there is one, and what a call takes
 
 SPACE = "CL.THROTTLE"
 OK = b"+OK\r\n"
@@ -79,8 +79,8 @@ class RespGuest(Guest):
                     # The hot path: a known limit on a store that cannot block.
                     if self.is_known and (words[0] == b"CL.THROTTLE" or words[0] == b"cl.throttle"):
                         terms = terms_of.get((*words[2:],))
-                        if terms is not None and terms[1] is not None:
-                            decision = terms[1].check(words[1].decode(), terms[2])
+                        if terms is not None and terms[0] is not None:
+                            decision = terms[0].check(words[1].decode(), terms[1])
                             put(throttled(decision))
                             door.decided[decision.allowed] += 1
                             continue
@@ -268,16 +268,15 @@ class RespDoor(Door):
             return wrong_number(words)
         burst, count, period = (whole(word) for word in words[2:5])
         quantity = whole(words[5]) if len(words) == 6 else 1
-        limit = Limit(count, period, burst=burst + 1)
+        keeper, place = self.keeper, (SPACE, (burst, count, period), None)
+        named = keeper.named.get(place)
+        if named is None:
+            named = keeper.remember(place, SPACE, Limit(count, period, burst=burst + 1))
         key = text_of(words[1])
         self.calls += 1
-        killed = self.keeper.switches.is_killed
-        if quantity and not killed:
-            store = self.keeper.policy.store
-            if len(self.terms) < self.bounds.names:
-                table = None if store.blocking else store.table(SPACE, limit)
-                self.terms[(*words[2:],)] = limit, table, quantity
-        check = Check(SPACE, encoded(key), limit, quantity or 1)
+        if quantity and not keeper.switches.is_killed and len(self.terms) < self.bounds.names:
+            self.terms[(*words[2:],)] = named.table, quantity
+        check = Check(SPACE, encoded(key), named.limit, quantity or 1)
         return self.then("check" if quantity else "peek", check, throttled)
 
     def check(self, words: Words) -> bytes | Awaitable[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,13 +38,20 @@ def start(options: Options, opened: Opened) -> int:
     from ratekeeper.service.master import Master
 
     with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
-        options = shared(options, Path(folder))
-        policy_for(options).close()
-        return Master(options, opened).run()
+        options, segment = shared(options, Path(folder))
+        try:
+            policy_for(options).close()
+            return Master(options, opened).run()
+        finally:
+            if segment:
+                let_go(segment)
 
 
-def shared(options: Options, folder: Path) -> Options:
-    """Options whose workers count together: through shared memory, unless the store is shared already."""
+def shared(options: Options, folder: Path) -> tuple[Options, str]:
+    """Options whose workers count together: through shared memory, unless the store is shared already.
+
+    The name of that memory, if it was made up here, stands beside them.
+    """
     from ratekeeper.shape import read
 
     state = options.state or folder
@@ -52,6 +60,16 @@ def shared(options: Options, folder: Path) -> Options:
     url = options.store
     if url is None:
         url = read(options.rules).get("store", "memory://") if options.rules is not None else "memory://"
+    segment = ""
     if isinstance(url, str) and url.startswith("memory://"):
-        url = f"shm://ratekeeper-{os.getpid()}"
-    return replace(options, state=state, store=url)
+        segment = f"ratekeeper-{os.getpid()}"
+        url = f"shm://{segment}"
+    return replace(options, state=state, store=url), segment
+
+
+def let_go(segment: str) -> None:
+    """Remove the memory of a service that has ended: nobody knows its name."""
+    from ratekeeper.stores.shared import remove
+
+    with suppress(InvalidInput):  # never made, or a worker that was told to end lives on
+        remove(segment)

@@ -1,7 +1,8 @@
 """Where state lives, by URL.
 
 A store answers whole plans: ``check``, ``peek``, ``take``, ``refund``, ``reset``, ``states``, ``close``.  One that
-cannot block also hands out tables (``table(space, limit)``) whose ``check(key, cost)`` is the hot path.
+cannot block also hands out tables (``table(space, limit)``) whose ``check(key, cost)`` is the hot path;
+``table_for`` gives those of rules and callers, which may have several limits under one name.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         def reset(self, plan: Plan) -> None: ...
         def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]: ...
         def table(self, space: str, limit: Limit | Several) -> MemoryTable: ...
+        def table_for(self, space: str, limit: Limit | Several) -> MemoryTable: ...
         def close(self) -> None: ...
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         def set_exception(self, error: BaseException) -> None: ...
 
 
-VERSION = b"1"  # of the records' format: part of every key's digest
+VERSION = b"2"  # of the records' formats: part of every key's digest, so a record of another version is never met
 LONGEST_WHOLE = 128  # a log of more than so many is kept as a ring, which the server changes in place
 SLACK = 1_000  # milliseconds that a key outlives its state
 MOST_NAMES = 10_000
@@ -68,6 +68,7 @@ def number(value: int) -> bytes:
 
 
 ONE = bulk(b"one")  # a check of one subject
+EACH = bulk(b"each")  # many of them, alike but for the key
 
 
 def packed_limit(limit: Limit) -> bytes:
@@ -162,6 +163,7 @@ class Ledger:
         "denials",
         "digests",
         "first",
+        "is_packed",
         "limit",
         "most",
         "names",
@@ -212,7 +214,8 @@ class Ledger:
         single = len(self.subjects) == 1 and len(parts) == 1
         self.bucket = single and parts[0].algorithm in BUCKETS
         self.once = self.plan_words("check", 1)
-        self.first = single and not self.subjects[0].ring
+        self.first = single
+        self.is_packed = not logs
 
     def name(self, key: str | bytes) -> bytes:
         """The name of the key of the first subject; those of the others begin with it."""
@@ -279,10 +282,10 @@ class Request:
         whole = operation not in ("check", "peek") or len(set(flat)) < len(flat)
         self.keys = b"".join(flat)
         self.keys_count = len(flat)
-        if operation == "check" and len(flat) == 1 and not checks[0][1].subjects[0].ring:
-            words, count = ONE, 1
-        else:
-            words, count = bulk(operation.encode()) + number(len(flat)), 2
+        word = operation
+        if operation == "check" and not whole and (len(flat) == 1 or all(ledger.is_packed for _, ledger in checks)):
+            word = "one" if len(flat) == 1 else "all"
+        words, count = (ONE, 1) if word == "one" else (bulk(word.encode()) + number(len(flat)), 2)
         if operation == "refund":
             words += bulk(b"" if at is None else b"%d" % at)
             count += 1
@@ -354,7 +357,6 @@ class CheckOne:
     future: Future
     operation = "check"
     keys_count = 1
-    words_count = 5
 
     def __init__(self, ledger: Ledger, key: str | bytes, cost: int) -> None:
         self.ledger = ledger
@@ -362,7 +364,7 @@ class CheckOne:
         self.cost = cost
         found = ledger.names.get(key)
         self.keys = (found or ledger.keys(key))[0]
-        self.words = ONE + (ledger.once if cost == 1 else ledger.plan_words("check", cost))
+        self.words = ledger.once if cost == 1 else ledger.plan_words("check", cost)
 
     def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
         limit = self.ledger.limit
@@ -401,10 +403,28 @@ def without_server(operation: str, plan: Plan) -> Any:
 
 def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, now: int | None) -> bytes:
     """EVALSHA or EVAL of all these requests, one after the other, in one step of the server."""
-    keys = words = 0
-    for request in requests:
-        keys += request.keys_count
-        words += request.words_count
-    given = b"" if now is None else number(now)
-    start = b"*%d\r\n%b%b%b" % (3 + keys + words + (now is not None), bulk(name), bulk(script), number(keys))
-    return b"".join([start, *[request.keys for request in requests], given, *[request.words for request in requests]])
+    keys = [request.keys for request in requests]
+    pieces: list[bytes] = [] if now is None else [number(now)]
+    keys_count, words_count = 0, len(pieces)
+    at, many = 0, len(requests)
+    while at < many:
+        request = requests[at]
+        at += 1
+        keys_count += request.keys_count
+        if request.__class__ is Request:
+            pieces.append(request.words)
+            words_count += request.words_count
+            continue
+        words, first = request.words, at - 1
+        while at < many and requests[at].words is words:  # the very words: one limit, and the same cost
+            at += 1
+        alike = at - first
+        keys_count += alike - 1
+        if alike == 1:
+            pieces += ONE, words
+            words_count += 5
+        else:
+            pieces += EACH, number(alike), words
+            words_count += 6
+    start = b"*%d\r\n%b%b%b" % (3 + keys_count + words_count, bulk(name), bulk(script), number(keys_count))
+    return b"".join([start, *keys, *pieces])

@@ -184,6 +184,8 @@ class MemoryStore:
                 table = self.tables.setdefault((space, limit), table)
         return table
 
+    table_for = table
+
     def check(self, plan: Plan) -> tuple[Decision, ...]:
         """Take every cost of the plan, or none."""
         return self.commit(plan, peek=False)

@@ -2,7 +2,9 @@
 -- rule(kind) -> decide, refund, and `now` is set: microseconds on the server's clock, read once.
 --
 -- ARGV is a list of plans, each  operation, number of subjects, subject...  and for a refund its instant `at` ('' is
--- now) after the number; `one` is a check of one subject, without the number.  A subject is one of KEYS and
+-- now) after the number.  A check of one subject is  one, subject;  many such that differ in nothing but their key are
+-- each, their number, subject.  A check of several is  all  if no key stands in it twice and none is a log.
+-- A subject is one of KEYS and
 --     kinds   a letter for each limit of the record that the key holds
 --     cost, ttl (milliseconds)
 --     limit   packed for its twin, one for each kind
@@ -17,9 +19,9 @@
 -- Making a function costs the server as much as a few steps of deciding, so the common comes first, and what a call
 -- does not need is never made.
 
-local call, pack = redis.call, struct.pack
+local call, pack, values, sub, KEYS, ARGV = redis.call, struct.pack, unpack, string.sub, KEYS, ARGV
 
-if ARGV[1] == 'one' and not ARGV[6] then -- one plan of one key and one limit
+if ARGV[1] == 'one' and not ARGV[6] and ARGV[2] ~= 'r' then -- one plan of one key and one limit
   local decide = rule(ARGV[2])
   local record = call('GET', KEYS[1]) or ''
   local new, allowed = decide(record, now, ARGV[5], ARGV[3] + 0)
@@ -29,41 +31,42 @@ if ARGV[1] == 'one' and not ARGV[6] then -- one plan of one key and one limit
   return pack('>BI8', allowed and 1 or 0, now) .. new
 end
 
-local rules = {}
+local made_kind, made -- the twin that was needed last: most calls need but one
 
 -- The twin of several.py over one packed record, its limits from ARGV[at] on.
 local function decide(record, kinds, at, cost)
-  local decide_one = rules[kinds]
-  if decide_one then
-    return decide_one(record, now, ARGV[at], cost)
-  elseif #kinds == 1 then
-    decide_one = rule(kinds)
-    rules[kinds] = decide_one
-    return decide_one(record, now, ARGV[at], cost)
+  if kinds == made_kind then
+    return made(record, now, ARGV[at], cost)
   end
-  local before, after, allowed, from = '', '', true, 1
-  for index = 1, #kinds do
-    local kind, limit = string.sub(kinds, index, index), ARGV[at]
-    local upto = from + (kind == 's' and 17 + 8 * string.byte(limit) or kind == 'f' and 16 or 12)
-    local old = string.sub(record, from, upto - 1)
-    decide_one = rules[kind]
-    if not decide_one then
-      decide_one = rule(kind)
-      rules[kind] = decide_one
+  local many = #kinds
+  local before, after, from = nil, '', 1
+  for index = 1, many do
+    local kind, limit = sub(kinds, index, index), ARGV[at]
+    if kind ~= made_kind then
+      made_kind, made = kind, rule(kind)
     end
-    local new, fits = decide_one(old, now, limit, cost)
-    if fits then
-      before = before .. old
+    local new, fits = made(record, now, limit, cost, from)
+    if many == 1 then
+      return new, fits
+    elseif fits then
+      if before then
+        before = before .. sub(record, from, from + #new - 1)
+      else
+        after = index == 1 and new or after .. new
+      end
+      from = from + #new
     else
-      allowed, before = false, before .. new
+      before = before or sub(record, 1, from - 1)
+      local upto = from + (kind == 's' and 17 + 8 * string.byte(limit) or kind == 'f' and 16 or 12)
+      before = before .. (new == record and sub(record, from, upto - 1) or new)
+      from = upto
     end
-    after = after .. new
-    at, from = at + 1, upto
+    at = at + 1
   end
-  return allowed and after or before, allowed
+  return before or after, not before
 end
 
-if ARGV[1] == 'one' and not ARGV[5 + #ARGV[2]] then -- one plan of one key
+if ARGV[1] == 'one' and ARGV[2] ~= 'r' and not ARGV[5 + #ARGV[2]] then -- one plan of one key
   local record = call('GET', KEYS[1]) or ''
   local new, allowed = decide(record, ARGV[2], 5, ARGV[3] + 0)
   if new ~= record then
@@ -72,95 +75,184 @@ if ARGV[1] == 'one' and not ARGV[5 + #ARGV[2]] then -- one plan of one key
   return pack('>BI8', allowed and 1 or 0, now) .. new
 end
 
--- Long logs, and all operations but check and peek: made when one is met.
---
--- A long log is a ring: >I3I3I3I7 capacity, head, size, newest, then slots of I7.
-local function make_rest()
+-- A long log is a ring, changed in place: >I3I3I3I7I7BBB capacity, head, size, newest, the instant until which the
+-- server keeps it, how many stand in the back, and from where to where the front is live; back, front, then slots of
+-- I7.  The back has the newest, until it is full and goes to the ring; the front has a copy of the oldest: together
+-- they spare most calls a second read and a second write.  The server is told to keep a ring twice as long as it must,
+-- and again only when that is used up.
+local function make_ring()
   local unpack = struct.unpack
+  local BACK, FRONT, START, LAST = 26, 68, 110, '109' -- where each starts, and the end of what is always read
+  local MOST = 6 -- in the back, and in the front
 
   local function unroll(ring)
     if ring == '' then
       return ''
     end
-    local capacity, head, size = unpack('>I3I3I3', ring)
+    local capacity, head, size, _, _, backs = unpack('>I3I3I3I7I7B', ring)
     local upto = math.min(capacity, head + size)
-    return string.sub(ring, 17 + head * 7, 16 + upto * 7) .. string.sub(ring, 17, 16 + (head + size - upto) * 7)
+    return sub(ring, START + 1 + head * 7, START + upto * 7)
+      .. sub(ring, START + 1, START + (head + size - upto) * 7)
+      .. sub(ring, BACK + 1, BACK + backs * 7)
   end
 
-  local function roll(log, capacity)
+  local function save_ring(key, log, capacity, ttl)
     local size = #log / 7
     capacity = math.max(size, capacity)
-    return pack('>I3I3I3', capacity, 0, size) .. string.sub(log, -7) .. log .. string.rep('\0', (capacity - size) * 7)
+    local front = sub(log, 1, MOST * 7)
+    local ring = pack('>I3I3I3', capacity, 0, size) .. sub(log, -7) .. pack('>I7BBB', now + 2000 * ttl, 0, 0, #front / 7)
+    ring = ring .. string.rep('\0', FRONT - BACK) .. front .. string.rep('\0', MOST * 7 - #front) .. log
+    -- `..` writes whole numbers below 10^14 as they are
+    call('SET', key, ring .. string.rep('\0', (capacity - size) * 7), 'PX', 2 * ttl .. '')
   end
 
-  -- The rule of sliding_log.lua without reading all of it: whether it fits, what a glimpse tells before and after,
-  -- and the change to be made (see change).
-  local function decide_ring(key, at, cost)
-    local micros, count = unpack('>I8I4', ARGV[at])
-    local capacity, head, size, newest = 0, 0, 0, 0
-    local header = call('GETRANGE', key, '0', '15')
-    if header ~= '' then
-      capacity, head, size, newest = unpack('>I3I3I3I7', header)
+  -- A front that is given replaces the one that is there.
+  local function write_ring(key, ttl, count, cost, live, gone, capacity, head, size, kept, back, first, last, front)
+    local stamp = pack('>I7', now)
+    if live + cost > capacity then
+      local log = sub(unroll(call('GET', key) or ''), gone * 7 + 1) .. string.rep(stamp, cost)
+      return save_ring(key, log, math.min(count, 2 * (live + cost)), ttl)
     end
-    local function slots(first, last) -- packed instants, the oldest is 0; never across the end of the ring
-      -- `..` writes whole numbers below 10^14 as they are
-      local from = 16 + (head + first) % capacity * 7
-      return call('GETRANGE', key, from .. '', from + (last - first + 1) * 7 - 1 .. '')
+    if gone > size then
+      head, size, back = 0, 0, sub(back, (gone - size) * 7 + 1)
+    else
+      head, size = (head + gone) % capacity, size - gone
+    end
+    back = back .. (cost == 1 and stamp or string.rep(stamp, cost))
+    if #back > MOST * 7 then
+      local slot = (head + size) % capacity
+      local fits = (capacity - slot) * 7
+      call('SETRANGE', key, START + slot * 7 .. '', sub(back, 1, fits))
+      if #back > fits then
+        call('SETRANGE', key, START .. '', sub(back, fits + 1))
+      end
+      size, back = size + #back / 7, ''
+    end
+    if kept < now + 1000 * ttl then
+      kept = now + 2000 * ttl
+      call('PEXPIRE', key, 2 * ttl .. '')
+    end
+    local header = pack('>I3I3I3I7I7BBB', capacity, head, size, now, kept, #back / 7, first, last) .. back
+    if front then
+      header = header .. string.rep('\0', MOST * 7 - #back) .. front
+    end
+    call('SETRANGE', key, '0', header)
+  end
+
+  -- The rule of sliding_log.lua without reading all of it: whether it fits, and what a glimpse tells before and after.
+  -- With a `ttl` the change is made at once, else returned.
+  local function decide_ring(key, at, cost, ttl)
+    local micros, count = unpack('>I8I4', ARGV[at])
+    local capacity, head, size, newest, kept, backs, first, last = 0, 0, 0, 0, 0, 0, 0, 0
+    local header = call('GETRANGE', key, '0', LAST)
+    if header ~= '' then
+      capacity, head, size, newest, kept, backs, first, last = unpack('>I3I3I3I7I7BBB', header)
     end
     if newest > now then -- the clock stepped back: rare, so read it all
       local log = unroll(call('GET', key))
       local new, fits = rule('w')(log, now, ARGV[at], cost)
+      if ttl then
+        save_ring(key, new, 0, ttl)
+      end
       return fits, fits and log or new, new, {whole = new}
     end
-    local oldest, gone = now - micros, 0
-    if newest <= oldest then
-      gone = size
-    else
-      local chunk = slots(0, math.min(16, size, capacity - head) - 1)
-      local many = #chunk / 7
-      while gone < many and unpack('>I7', chunk, gone * 7 + 1) <= oldest do
-        gone = gone + 1
+    local function instants(from, many) -- packed, the oldest is 0; at least one, and up to `many`
+      if from >= size then
+        return sub(header, BACK + 1 + (from - size) * 7, BACK + backs * 7)
       end
-      if gone == many then
-        local high = size
-        while gone < high do
-          local middle = (gone + high - (gone + high) % 2) / 2
-          if unpack('>I7', slots(middle, middle)) > oldest then high = middle else gone = middle + 1 end
+      local slot = (head + from) % capacity
+      many = math.min(many, size - from, capacity - slot)
+      return call('GETRANGE', key, START + slot * 7 .. '', START + (slot + many) * 7 - 1 .. '')
+    end
+    local oldest, gone, front = now - micros, 0, nil
+    if newest <= oldest or header == '' then
+      gone, first, last = size + backs, 0, 0
+    else
+      while first < last and unpack('>I7', header, FRONT + 1 + first * 7) <= oldest do
+        first, gone = first + 1, gone + 1
+      end
+      if first == last then
+        front = instants(gone, MOST)
+        if unpack('>I7', front, #front - 6) <= oldest then
+          local high = size + backs
+          gone = gone + #front / 7
+          while gone < high do
+            local middle = (gone + high - (gone + high) % 2) / 2
+            if unpack('>I7', instants(middle, 1)) > oldest then high = middle else gone = middle + 1 end
+          end
+          front = instants(gone, MOST)
+        end
+        first, last = 0, #front / 7
+        while unpack('>I7', front, first * 7 + 1) <= oldest do
+          first, gone = first + 1, gone + 1
         end
       end
     end
-    local live = size - gone
+    local live = size + backs - gone
     local excess = live + cost - count
     if excess > 0 then
-      local blocking = cost <= count and unpack('>I7', slots(gone + excess - 1, gone + excess - 1)) or 0
+      local blocking
+      if cost > count then
+        blocking = 0 -- nobody in particular: such a cost never fits
+      elseif excess <= last - first then
+        blocking = unpack('>I7', front or sub(header, FRONT + 1), (first + excess - 1) * 7 + 1)
+      else
+        blocking = unpack('>I7', instants(gone + excess - 1, 1))
+      end
       return false, pack('>I3I7I7', live, blocking, newest)
     end
-    local change = {count = count, cost = cost, capacity = capacity, head = head, gone = gone, live = live}
-    return true, pack('>I3I7I7', live, 0, live > 0 and newest or 0), pack('>I3I7I7', live + cost, 0, now), change
+    local after = pack('>I3I7I7', live + cost, 0, now)
+    local back = sub(header, BACK + 1, BACK + backs * 7)
+    if ttl then
+      write_ring(key, ttl, count, cost, live, gone, capacity, head, size, kept, back, first, last, front)
+      return true, '', after
+    end
+    local before = pack('>I3I7I7', live, 0, live > 0 and newest or 0)
+    return true, before, after, {count, cost, live, gone, capacity, head, size, kept, back, first, last, front}
   end
 
-  local function write_ring(key, ttl, change)
+  local function change_ring(key, ttl, change)
     if change.whole then
-      call('SET', key, roll(change.whole, 0), 'PX', ttl)
-      return
+      save_ring(key, change.whole, 0, ttl)
+    else
+      write_ring(key, ttl, values(change))
     end
-    local cost, capacity, live = change.cost, change.capacity, change.live
-    local stamp = pack('>I7', now)
-    if live + cost > capacity then
-      local log = string.sub(unroll(call('GET', key) or ''), change.gone * 7 + 1) .. string.rep(stamp, cost)
-      call('SET', key, roll(log, math.min(change.count, 2 * (live + cost))), 'PX', ttl)
-      return
-    end
-    local head = (change.head + change.gone) % capacity
-    local slot = (head + live) % capacity
-    local fits = math.min(cost, capacity - slot)
-    call('SETRANGE', key, 16 + slot * 7 .. '', string.rep(stamp, fits))
-    if cost > fits then
-      call('SETRANGE', key, '16', string.rep(stamp, cost - fits))
-    end
-    call('SETRANGE', key, '0', pack('>I3I3I3', capacity, head, live + cost) .. stamp)
-    call('PEXPIRE', key, ttl)
   end
+
+  return decide_ring, change_ring, save_ring, unroll
+end
+
+if ARGV[1] == 'one' and ARGV[2] == 'r' and not ARGV[6] then -- one plan of one long log
+  local decide_ring = make_ring()
+  local allowed, before, after = decide_ring(KEYS[1], 5, ARGV[3] + 0, ARGV[4])
+  return pack('>BI8', allowed and 1 or 0, now) .. (allowed and after or before)
+end
+
+-- all: decides subject after subject on the way in and writes on the way out, so it needs no table in between.
+-- Returns whether all fit, their flags and records, and where the next plan starts.
+local function decide_all(left, at, key, allowed)
+  local kinds, ttl = ARGV[at], ARGV[at + 2]
+  local record = call('GET', KEYS[key]) or ''
+  local new, fits = decide(record, kinds, at + 3, ARGV[at + 1] + 0)
+  local flags, records, after = '', '', at + 3 + #kinds
+  allowed = allowed and fits
+  if left > 1 then
+    allowed, flags, records, after = decide_all(left - 1, after, key + 1, allowed)
+  end
+  if allowed then
+    call('SET', KEYS[key], new, 'PX', ttl)
+    return true, '\1' .. flags, new .. records, after
+  elseif fits then
+    return false, (record == '' and '\3' or '\1') .. flags, record .. records, after
+  elseif new ~= record then
+    call('SET', KEYS[key], new, 'PX', ttl)
+  end
+  return false, (new == '' and '\2' or '\0') .. flags, new .. records, after
+end
+
+-- All operations but check and peek: made when one is met.
+local function make_rest()
+  local _, _, save_ring, unroll = make_ring()
 
   local function load(key, kinds)
     local found = call('GET', key) or ''
@@ -170,8 +262,10 @@ local function make_rest()
   local function save(key, kinds, record, ttl)
     if record == '' then
       call('DEL', key)
+    elseif kinds == 'w' then
+      save_ring(key, record, 0, ttl)
     else
-      call('SET', key, kinds == 'w' and roll(record, 0) or record, 'PX', ttl)
+      call('SET', key, record, 'PX', ttl)
     end
   end
 
@@ -230,12 +324,12 @@ local function make_rest()
       local parts, from = {}, 1
       at = at + 3
       for part = 1, #kinds do
-        local kind, size = string.sub(kinds, part, part), #record
+        local kind, size = sub(kinds, part, part), #record
         if #kinds > 1 then
           size = kind == 's' and 17 + 8 * string.byte(ARGV[at]) or kind == 'f' and 16 or 12
         end
         local _, give = rule(kind)
-        local new = give(string.sub(record, from, from + size - 1), now, ARGV[at], cost, taken_at)
+        local new = give(sub(record, from, from + size - 1), now, ARGV[at], cost, taken_at)
         parts[part] = new == '' and #kinds > 1 and string.rep('\0', size) or new
         at, from = at + 1, from + size
       end
@@ -272,10 +366,10 @@ local function make_rest()
     return visit(operation, many, at, key)
   end
 
-  return {decide_ring = decide_ring, write_ring = write_ring, load = load, save = save, answer = answer}
+  return {load = load, save = save, answer = answer}
 end
 
-local rest
+local rest, decide_ring, change_ring
 
 -- check and peek: a plan of `many` subjects from ARGV[at] and KEYS[key] on; the reply, and where the next one starts.
 local function decide_plan(operation, many, at, key)
@@ -286,8 +380,10 @@ local function decide_plan(operation, many, at, key)
     local name, kinds, cost = KEYS[key], ARGV[at], ARGV[at + 1] + 0
     local fits
     if kinds == 'r' then
-      rest = rest or make_rest()
-      fits, found[index], changed[index], held[index] = rest.decide_ring(name, at + 3, cost)
+      if not decide_ring then
+        decide_ring, change_ring = make_ring()
+      end
+      fits, found[index], changed[index], held[index] = decide_ring(name, at + 3, cost)
       if not fits and held[index] then
         mended = mended or {}
         mended[index] = true
@@ -326,7 +422,7 @@ local function decide_plan(operation, many, at, key)
     if taken or mended and mended[index] and operation == 'check' then
       local name, ttl = KEYS[first_key + index - 1], ARGV[from + 2]
       if kinds == 'r' then
-        rest.write_ring(name, ttl, held[index])
+        change_ring(name, ttl, held[index])
       elseif kinds == 'w' then
         rest.save(name, kinds, changed[index], ttl)
       else
@@ -341,24 +437,52 @@ local function decide_plan(operation, many, at, key)
   return flags .. pack('>I8', now) .. table.concat(records), at, key
 end
 
-local replies, many_replies, at, key = {}, 0, 1, 1
-repeat
-  local operation = ARGV[at]
-  many_replies = many_replies + 1
-  if operation == 'one' then
-    local kinds = ARGV[at + 1]
-    local record = call('GET', KEYS[key]) or ''
-    local new, allowed = decide(record, kinds, at + 4, ARGV[at + 2] + 0)
-    if new ~= record then
-      call('SET', KEYS[key], new, 'PX', ARGV[at + 3])
+-- one and each: plans of a subject each, alike but for the key; where their limits start.  Adds a reply for each.
+local replies, many_replies = {}, 0
+local function decide_each(many, at, key)
+  local kinds, cost, ttl = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2]
+  local yes, no = pack('>BI8', 1, now), pack('>BI8', 0, now)
+  if kinds == 'r' and not decide_ring then
+    decide_ring, change_ring = make_ring()
+  end
+  for index = many_replies + 1, many_replies + many do
+    local new, allowed
+    if kinds == 'r' then
+      local before, after
+      allowed, before, after = decide_ring(KEYS[key], at + 3, cost, ttl)
+      new = allowed and after or before
+    else
+      local record = call('GET', KEYS[key]) or ''
+      new, allowed = decide(record, kinds, at + 3, cost)
+      if new ~= record then
+        call('SET', KEYS[key], new, 'PX', ttl)
+      end
     end
-    replies[many_replies] = pack('>BI8', allowed and 1 or 0, now) .. new
-    at, key = at + 4 + #kinds, key + 1
-  elseif operation == 'check' or operation == 'peek' then
-    replies[many_replies], at, key = decide_plan(operation, ARGV[at + 1] + 0, at + 2, key)
+    replies[index] = (allowed and yes or no) .. new
+    key = key + 1
+  end
+  many_replies = many_replies + many
+  return at + 3 + #kinds, key
+end
+
+local at, key = 1, 1
+repeat
+  local operation, many = ARGV[at], ARGV[at + 1]
+  if operation == 'one' then
+    at, key = decide_each(1, at + 1, key)
+  elseif operation == 'each' then
+    at, key = decide_each(many + 0, at + 2, key)
   else
-    rest = rest or make_rest()
-    replies[many_replies], at, key = rest.answer(operation, ARGV[at + 1] + 0, at + 2, key)
+    many_replies = many_replies + 1
+    if operation == 'all' then
+      local _, flags, records, after = decide_all(many + 0, at + 2, key, true)
+      replies[many_replies], at, key = flags .. pack('>I8', now) .. records, after, key + many
+    elseif operation == 'check' or operation == 'peek' then
+      replies[many_replies], at, key = decide_plan(operation, many + 0, at + 2, key)
+    else
+      rest = rest or make_rest()
+      replies[many_replies], at, key = rest.answer(operation, many + 0, at + 2, key)
+    end
   end
 until not ARGV[at]
 return many_replies == 1 and replies[1] or replies

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.native.core import prepare, shape, shared_size
+from ratekeeper.stores.native import MOST_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,7 @@ FORMAT = 1  # the layout of slots, records and guards: changed with every change
 MAGIC = b"ratekeeper table %d\n"
 HEAD = 16_384  # a multiple of any page size
 LONGEST_TEXT = 2_000
+FACTS = {"space": str, "limits": str, "max_keys": int, "seed": str, "identity": int, "boot": str, "clock": str}
 HOW_TO_REMOVE = "To start afresh, stop the others and call ratekeeper.stores.shared.remove({name!r})"
 
 
@@ -69,6 +71,11 @@ def boot_now() -> str:
         return found
 
 
+def is_stale(head: dict[str, Any]) -> bool:
+    """Whether the table is from before the last start of the machine."""
+    return bool(head["boot"].partition(" ")[0] != boot_now().partition(" ")[0])
+
+
 class Folder:
     """A segment's folder, open for as long as its store is."""
 
@@ -78,7 +85,13 @@ class Folder:
         self.path = folder_of(name)
         self.mode = mode
         try:
-            os.makedirs(self.path, mode=mode | (mode & 0o444) >> 2, exist_ok=True)
+            folder_mode = mode | (mode & 0o444) >> 2
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            try:
+                os.mkdir(self.path, 0o700)
+                os.chmod(self.path, folder_mode)  # whatever the umask is: the mode says who shares it
+            except FileExistsError:
+                pass
             facts = os.lstat(self.path)
             if not stat.S_ISDIR(facts.st_mode):
                 raise InvalidStore(f"shm://{name}: expected a folder at {self.path}, got something else.")
@@ -88,13 +101,25 @@ class Folder:
                     f"got owner {facts.st_uid} and mode {facts.st_mode & 0o777:o}. "
                     "Use another name, or say ?mode=660 to share it with a group."
                 )
-            self.users = self.open_file(".users")
-            fcntl.flock(self.users, fcntl.LOCK_SH)
+            self.users = self.lock_file(".users", fcntl.LOCK_SH)
         except OSError as error:
             raise self.refused(error) from error
 
-    def open_file(self, name: str, flags: int = os.O_CREAT) -> int:
-        return os.open(f"{self.path}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, self.mode)
+    def open_file(self, name: str) -> int:
+        return os.open(f"{self.path}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def make_file(self, name: str) -> int:
+        file = os.open(f"{self.path}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.fchmod(file, self.mode)
+        return file
+
+    def lock_file(self, name: str, how: int) -> int:
+        try:
+            file = self.make_file(name)
+        except FileExistsError:
+            file = self.open_file(name)
+        fcntl.flock(file, how)
+        return file
 
     def refused(self, error: OSError) -> InvalidStore:
         return InvalidStore(
@@ -106,16 +131,15 @@ class Folder:
     ) -> Mapped:
         """The table of ``limit`` in ``space``, made if it is not there; ``strict`` refuses other limits beside it."""
         try:
-            lock = self.open_file(".lock")
+            lock = self.lock_file(".lock", fcntl.LOCK_EX)
         except OSError as error:
             raise self.refused(error) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             if strict:
                 self.refuse_others(space, limit)
             name = file_of(space, limit)
             head = self.read_head(f"{self.path}/{name}")
-            if head is None or head["boot"].split()[0] != boot_now().split()[0]:
+            if head is None or is_stale(head):
                 head = self.make_table(name, space, limit, max_keys, clock)
             self.compare(head, space, max_keys, any_size, clock)
             return Mapped(self, name, head, limit)
@@ -127,7 +151,7 @@ class Folder:
     def refuse_others(self, space: str, limit: Limit | Several) -> None:
         for path in table_files(self.path):
             head = self.read_head(path)
-            if head is None or head["boot"].split()[0] != boot_now().split()[0]:
+            if head is None or is_stale(head):
                 continue
             if head["space"] == cut(space) and head["limits"] != cut(str(limit)):
                 raise InvalidStore(
@@ -152,7 +176,18 @@ class Folder:
                 f"shm://{self.name}: expected a table of format {FORMAT}, got {shown(magic.decode('latin-1'))} "
                 f"in {path}: another version of ratekeeper wrote it. {HOW_TO_REMOVE.format(name=self.name)}."
             )
-        head: dict[str, Any] = json.loads(rest.rstrip(b"\0"))
+        try:
+            head: dict[str, Any] = json.loads(rest.rstrip(b"\0"))
+            damaged = not all(isinstance(head[fact], kind) for fact, kind in FACTS.items())
+            damaged = damaged or not 0 < head["max_keys"] <= MOST_KEYS or not 0 <= head["identity"] < 2**56
+            damaged = damaged or len(bytes.fromhex(head["seed"])) != 16
+        except (ValueError, TypeError, KeyError):
+            damaged = True
+        if damaged:
+            raise InvalidStore(
+                f"shm://{self.name}: expected a table that describes itself, got a damaged file, {path}. "
+                f"{HOW_TO_REMOVE.format(name=self.name)}."
+            )
         return head
 
     def make_table(self, name: str, space: str, limit: Limit | Several, max_keys: int, clock: str) -> dict[str, Any]:
@@ -171,9 +206,8 @@ class Folder:
         draft = f"{self.path}/.draft"
         if os.path.lexists(draft):  # of one that was killed while it made it
             os.unlink(draft)
-        file = self.open_file(".draft", os.O_CREAT | os.O_EXCL)
+        file = self.make_file(".draft")
         try:
-            os.fchmod(file, self.mode)
             # Reserved, not only promised: a write to memory that is not there would kill the process.
             os.posix_fallocate(file, 0, size)
             os.pwrite(file, MAGIC % FORMAT + json.dumps(head).encode(), 0)
@@ -217,12 +251,13 @@ class Mapped:
         self.seed = bytes.fromhex(head["seed"])
         self.identity: int = head["identity"]
         size = shared_size(limit, self.max_keys)
-        file = folder.open_file(name, 0)
+        file = folder.open_file(name)
         try:
-            if os.fstat(file).st_size < HEAD + size:
+            found = os.fstat(file).st_size
+            if found != HEAD + size:  # memory beyond the end of a file would kill whoever touches it
                 raise InvalidStore(
-                    f"shm://{folder.name}: expected {HEAD + size:,} bytes in {folder.path}/{name}, got a shorter file. "
-                    f"{HOW_TO_REMOVE.format(name=folder.name)}."
+                    f"shm://{folder.name}: expected {HEAD + size:,} bytes in {folder.path}/{name}, got {found:,}: "
+                    f"the file is damaged. {HOW_TO_REMOVE.format(name=folder.name)}."
                 )
             self.memory = mmap.mmap(file, size, offset=HEAD)
         finally:

@@ -24,8 +24,8 @@ if core is None:
     )
 
 from ratekeeper.native.core import Shelf, Store, Table
-from ratekeeper.stores.native import nanos_of
-from ratekeeper.stores.segment import PREFIX, ROOT, Folder, Segment, boot_now, folder_of, is_in_use, table_files
+from ratekeeper.stores.native import MOST_KEYS, nanos_of
+from ratekeeper.stores.segment import PREFIX, ROOT, Folder, Segment, folder_of, is_in_use, is_stale, table_files
 
 if TYPE_CHECKING:
     from ratekeeper.clock import Clock
@@ -50,7 +50,7 @@ class SharedStore(Store):
         self, name: str, *, clock: Clock | None = None, max_keys: int | None = None, mode: int = 0o600
     ) -> None:
         self.any_size = max_keys is None
-        self.max_keys = whole_max_keys(MAX_KEYS if max_keys is None else max_keys, f"shm://{name}")
+        self.max_keys = min(MOST_KEYS, whole_max_keys(MAX_KEYS if max_keys is None else max_keys, f"shm://{name}"))
         self.clock = MONOTONIC if clock is None else clock
         self.nanos = nanos_of(self.clock)
         self.lock = allocate_lock()
@@ -130,16 +130,16 @@ def segments(root: str = ROOT) -> list[Segment]:
     found = []
     for entry in sorted(os.listdir(root)):
         path = f"{root}/{entry}"
-        if entry.startswith(PREFIX) and os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK):
+        if entry.startswith(PREFIX) and os.path.isdir(path):
             try:
                 found.append(segment_at(entry.removeprefix(PREFIX), path))
-            except FileNotFoundError:  # somebody removes it at this moment
+            except (FileNotFoundError, PermissionError):  # somebody removes it at this moment, or it is not ours
                 continue
     return found
 
 
 def segment_at(name: str, path: str) -> Segment:
-    size, boots, tables = 0, set(), []
+    size, stale, tables = 0, [], []
     folder = Folder.__new__(Folder)  # only to read with: it takes no part in the segment
     folder.name, folder.path, folder.users = name, path, -1
     for file in table_files(path):
@@ -147,13 +147,12 @@ def segment_at(name: str, path: str) -> Segment:
         try:
             head = folder.read_head(file)
         except InvalidStore:
-            tables.append(("?", "of another version"))
+            tables.append(("?", "of another version, or damaged"))
             continue
         if head is not None:
-            boots.add(head["boot"].split()[0])
+            stale.append(is_stale(head))
             tables.append((head["space"], head["limits"]))
-    stale = bool(boots) and boot_now().split()[0] not in boots
-    return Segment(name, path, size, is_in_use(path), stale, tuple(tables))
+    return Segment(name, path, size, is_in_use(path), bool(stale) and all(stale), tuple(tables))
 
 
 def remove(name: str, *, force: bool = False) -> None:
@@ -170,7 +169,11 @@ def remove(name: str, *, force: bool = False) -> None:
             f"remove: expected a segment that no process has open, but one has {shown(name)} open. "
             "Stop it first, or say force=True: it then goes on with a copy of its own."
         )
-    for file in os.listdir(path):
-        if file.endswith(".table") or file in (".lock", ".users", ".draft"):
-            os.unlink(f"{path}/{file}")
-    os.rmdir(path)
+    try:
+        for file in os.listdir(path):
+            if file.endswith(".table") or file in (".lock", ".users", ".draft"):
+                os.unlink(f"{path}/{file}")
+        if not os.listdir(path):  # a folder of one's own may have other files too
+            os.rmdir(path)
+    except OSError as error:
+        raise InvalidStore(f"remove: expected to remove {path}, got {error.strerror or error}.") from error

@@ -21,7 +21,17 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from ratekeeper.adapters.decided import Decided
-from ratekeeper.adapters.django.site import SETTING, afacts, asked, facts, refused, resolved, site_policy, told
+from ratekeeper.adapters.django.site import (
+    SETTING,
+    afacts,
+    asked,
+    facts,
+    load_views,
+    refused,
+    resolved,
+    site_policy,
+    told,
+)
 from ratekeeper.adapters.route import RouteLimit
 
 if TYPE_CHECKING:
@@ -112,6 +122,7 @@ def exempt(view: View) -> View:
 
 
 def is_exempt(request: Any) -> bool:
+    load_views(request)
     match = resolved(request) if exempted else None
     return match is not None and getattr(match.func, EXEMPT, False)
 

@@ -61,11 +61,20 @@ def asked(request: Any, policy: Policy, facts: Mapping[str, Any]) -> Request:
     return made
 
 
+def load_views(request: Any) -> None:
+    """Import the URLs, which Django does at the first request that gets to them: until then no view is decorated."""
+    resolver_of(request).url_patterns  # noqa: B018 - kept by the resolver
+
+
+def resolver_of(request: Any) -> Any:
+    return get_resolver(getattr(request, "urlconf", None))
+
+
 def resolved(request: Any) -> Any:
     if request.resolver_match is not None:
         return request.resolver_match
     try:
-        return get_resolver(getattr(request, "urlconf", None)).resolve(request.path_info)
+        return resolver_of(request).resolve(request.path_info)
     except Resolver404:
         return None
 

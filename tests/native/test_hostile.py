@@ -1,0 +1,313 @@
+"""What Python code can do to the C core while it is being asked: call back, raise, replace, drop, go away."""
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+
+from ratekeeper import Decision, Limiter, native
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.model import Check, parse_limits
+from ratekeeper.testing import FakeClock
+
+if native.core is None:
+    pytest.skip(native.REASON, allow_module_level=True)
+
+from ratekeeper.stores.native import NativeStore
+
+KINDS = [*[f"3/hour {name}" for name in ALGORITHMS], "3/hour sliding_window slices 4", ["3/hour", "9/day sliding_log"]]
+
+
+class Hostile(FakeClock):
+    """A clock that does something each time it is read, but not while it does."""
+
+    def __init__(self, act):
+        super().__init__(start=1000.0)
+        self.act = act
+        self.is_acting = False
+
+    def nanos(self):
+        if not self.is_acting:
+            self.is_acting = True
+            try:
+                self.act()
+            finally:
+                self.is_acting = False
+        return super().nanos()
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def limits(request):
+    return request.param
+
+
+def asked(limiter):
+    """Each way to ask, once: what a limiter admits of five calls for each of two keys."""
+    taken = [limiter.check("k").allowed for _ in range(5)]
+    taken += [limiter.store.check((limiter.plan("j", 1),))[0].allowed for _ in range(5)]
+    limiter.peek("k")
+    return taken
+
+
+def test_a_clock_that_asks_the_same_limiter_ends(limits):
+    clock = Hostile(lambda: limiter.check("another"))
+    limiter = Limiter(limits, store=NativeStore(clock=clock))
+    assert asked(limiter) == [True, True, True, False, False] * 2
+
+
+def test_a_clock_that_asks_for_the_same_key_takes_from_it(limits):
+    clock = Hostile(lambda: limiter.check("k"))
+    limiter = Limiter(limits, store=NativeStore(clock=clock))
+    assert not any(limiter.check("k") for _ in range(3))
+
+
+def test_a_clock_that_clears_the_store_leaves_it_whole(limits):
+    clock = Hostile(lambda: (limiter.store.clear(), gc.collect(0)))
+    limiter = Limiter(limits, store=NativeStore(clock=clock, max_keys=20))
+    for number in range(100):
+        assert limiter.check(f"key {number % 7}")
+        assert limiter.store.check((limiter.plan("k", 1), limiter.plan("j", 2)))[0]
+    assert limiter.store.size() == 2
+
+
+def test_a_clock_that_fills_the_table_moves_what_is_being_asked_for(limits):
+    numbers = iter(range(10**6))
+    clock = Hostile(lambda: [limiter.check(f"filling {next(numbers)}") for _ in range(40)])
+    limiter = Limiter(limits, store=NativeStore(clock=clock, max_keys=10_000))
+    assert limiter.check("k", 3)
+    assert not limiter.check("k")
+
+
+def test_a_clock_that_replaces_itself_is_read_to_the_end(limits):
+    clock = Hostile(lambda: limiter.store.use_clock(FakeClock(start=2000.0)))
+    limiter = Limiter(limits, store=NativeStore(clock=clock))
+    gone = weakref.ref(clock)
+    clock = None
+    assert limiter.check("k", 3)
+    gc.collect()
+    assert gone() is None
+    assert not limiter.check("k")
+
+
+def test_a_clock_that_closes_the_limiter_lets_the_call_end(limits):
+    clock = Hostile(lambda: (limiter.store.close(), gc.collect(0)))
+    limiter = Limiter(limits, store=NativeStore(clock=clock))
+    assert limiter.check("k", 3)
+    assert limiter.store.check((limiter.plan("k", 1),))[0]
+
+
+def test_a_clock_that_raises_in_the_middle_takes_nothing(limits):
+    clock = Hostile(lambda: None)
+    limiter = Limiter(limits, store=NativeStore(clock=clock))
+    plan = (limiter.plan("k", 1), limiter.plan("j", 1))
+    assert limiter.check("k")
+    clock.act = lambda: 1 / 0
+    for ask in (lambda: limiter.check("k"), lambda: limiter.peek("k"), lambda: limiter.refund("k")):
+        with pytest.raises(ZeroDivisionError):
+            ask()
+    for name in ("check", "peek", "take", "refund", "reset", "states"):
+        with pytest.raises(ZeroDivisionError):
+            getattr(limiter.store, name)(plan)
+    clock.act = lambda: None
+    assert limiter.peek("k").remaining == 2
+    assert limiter.peek("j").remaining == 3
+
+
+class Terms:
+    """A limit whose numbers are whatever the test says."""
+
+    def __init__(self, limit, **other):
+        self.limit, self.other = limit, other
+
+    def __getattr__(self, name):
+        if name in self.other:
+            if isinstance(self.other[name], Exception):
+                raise self.other[name]
+            return self.other[name]
+        return getattr(self.limit, name)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"count": 0},
+        {"count": -1},
+        {"count": 2**70},
+        {"count": "3"},
+        {"micros": 0},
+        {"slices": 0},
+        {"slices": 101},
+        {"drain": 2**27},
+        {"unit": 0},
+        {"capacity": 10**13},
+        {"algorithm": "magic"},
+        {"algorithm": None},
+        {"limits": ()},
+        {"limits": 5},
+        {"limits": (parse_limits("1/hour"),) * 65},
+        {"drain": RuntimeError("no")},
+    ],
+    ids=str,
+)
+def test_a_limit_out_of_bounds_is_an_error(other):
+    wrong = Terms(parse_limits("3/hour"), **other)
+    for make in (lambda: native.core.shape(wrong, False), lambda: native.core.Shelf(wrong, 5, bytes(16))):
+        with pytest.raises((ValueError, TypeError, OverflowError, RuntimeError)):
+            make()
+
+
+WRONG_PLANS = [None, [], "abc", (None,), (1, 2), (Check("s", 5, parse_limits("1/day"), 1),)]
+
+
+@pytest.mark.parametrize("plan", WRONG_PLANS, ids=str)
+def test_a_plan_that_is_none_is_an_error(plan):
+    store = NativeStore()
+    for name in ("check", "peek", "take", "refund", "reset", "states"):
+        with pytest.raises((TypeError, AttributeError)):
+            getattr(store, name)(plan)
+    assert store.check(()) == ()
+
+
+def test_tables_and_shelves_refuse_what_does_not_fit():
+    core, limit = native.core, parse_limits("3/hour")
+    shelf = core.Shelf(limit, 5, bytes(16))
+    for make in (
+        lambda: core.Shelf(limit, 0, bytes(16)),
+        lambda: core.Shelf(limit, 5, bytes(15)),
+        lambda: core.Shelf(limit, 5, bytes(16), bytearray(64)),
+        lambda: core.Shelf(limit, 5, bytes(16), bytes(10**6)),
+        lambda: core.Table(shelf, parse_limits("3/hour sliding_log")),
+        lambda: core.Table(shelf, limit, nanos=5),
+        lambda: core.Table(5, limit),
+        lambda: core.Terms(),
+        lambda: core.prepare(limit, 5, bytearray(10)),
+        lambda: core.decided(Decision, (1, 2)),
+        lambda: setattr(core.Table(shelf, limit), "nanos", 5),
+        lambda: delattr(core.Table(shelf, limit), "nanos"),
+        lambda: setattr(Decision, "allowed", True),
+    ):
+        with pytest.raises((ValueError, TypeError, AttributeError, BufferError, OSError)):
+            make()
+    assert core.Table(core.Shelf(limit, 2**63, bytes(16)), limit).check("k")
+
+
+def test_a_decision_is_copied_and_pickled(limits):
+    limiter = Limiter(limits, store=NativeStore(clock=FakeClock()))
+    for cost in (1, 2, 1, 10**15 - 1):
+        decision = limiter.check("k", cost)
+        pickled = [pickle.loads(pickle.dumps(decision, protocol)) for protocol in range(6)]
+        for again in (copy.copy(decision), copy.deepcopy(decision), *pickled):
+            assert again == decision
+            assert hash(again) == hash(decision)
+            assert repr(again) == repr(decision)
+            assert bool(again) is decision.allowed
+
+
+def test_decisions_outlive_their_limiter_and_its_store(limits):
+    limiter = Limiter(limits, store=NativeStore(clock=FakeClock()))
+    kept = [limiter.check("k") for _ in range(300)]  # more than are kept for later use
+    expected = [repr(decision) for decision in kept]
+    limiter.store.close()
+    del limiter
+    gc.collect()
+    assert [repr(decision) for decision in kept] == expected
+    del kept[::2]
+    assert [repr(decision) for decision in kept] == expected[1::2]
+
+
+def test_a_store_in_a_cycle_is_collected():
+    class Clock(FakeClock):
+        pass
+
+    clock = Clock()
+    clock.store = NativeStore(clock=clock)
+    limiter = Limiter("3/hour", store=clock.store)
+    clock.store.check((limiter.plan("k", 1),))
+    clock.check = limiter.check
+    gone = weakref.ref(clock)
+    del clock, limiter
+    gc.collect()
+    assert gone() is None
+
+
+def test_keys_of_any_length_and_letters_are_kept_apart():
+    limiter = Limiter("1/hour", store=NativeStore())
+    keys = [*("x" * size for size in range(1, 300)), *("é" * size for size in range(1, 300)), "x" * 10**7, "漢" * 10**6]
+    keys += ["\0", "\0\0", "a\0", "a\0b", "\ud800", "\udfff", "\ud800\udfff", "\U0010ffff"]
+    keys += [b"\0", b"\0\0", b"\xff" * 10**6]
+    keys += [(number,) for number in (0, -1, 2**64, -(2**64), 10**4000)]
+    assert all(limiter.check(key) for key in keys)
+    assert not any(limiter.check(key) for key in keys)
+
+
+def test_a_deep_tuple_is_an_error_not_a_crash():
+    key = "k"
+    for _ in range(100_000):
+        key = (key,)
+    with pytest.raises((RecursionError, ValueError)):
+        Limiter("1/hour", store=NativeStore()).check(key)
+
+
+def test_threads_that_clear_ask_and_change_the_clock_at_once():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    store = NativeStore(clock=FakeClock(start=1000.0), max_keys=50)
+    limiters = [Limiter(limits, store=store, name=str(limits)) for limits in KINDS]
+    failed = []
+
+    def run(number):
+        try:
+            for turn in range(300):
+                limiter = limiters[(turn + number) % len(limiters)]
+                limiter.check(f"k{turn % 90}", cost=1 + turn % 3)
+                store.check((limiter.plan("a", 1), limiters[0].plan("b", 1)))
+                if turn % 50 == number:
+                    store.clear()
+                    store.use_clock(FakeClock(start=1000.0 + turn))
+        except BaseException as error:
+            failed.append(error)
+
+    try:
+        workers = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failed
+
+
+SHUTDOWN = """
+import atexit, threading, time
+from ratekeeper import Limiter
+limiter = Limiter(["3/hour", "9/day sliding_log"])
+kept = [limiter.check(("a", 1)) for _ in range(100)]
+class Last:
+    def __init__(self):
+        self.check = limiter.check
+    def __del__(self):
+        try:
+            self.check("k"), self.check(("a", 1), 2)
+        except BaseException:
+            pass  # what it needs may be gone; it may fail, but not crash
+last = Last()
+import sys
+sys.last = last
+atexit.register(lambda: print(limiter.check("k").allowed))
+def forever():
+    while True:
+        limiter.check("k")
+threading.Thread(target=forever, daemon=True).start()
+"""
+
+
+def test_an_interpreter_that_ends_is_left_in_peace():
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", SHUTDOWN], capture_output=True, text=True, timeout=50)
+        assert (done.returncode, done.stdout) in ((0, "True\n"), (0, "False\n")), done.stderr

@@ -1,0 +1,154 @@
+"""Records as several releases meet them on one server: their bytes are a format, and formats have versions."""
+
+import pytest
+
+from ratekeeper.algorithms import BUCKETS
+from ratekeeper.model import Check, Limit, parse_limits
+from ratekeeper.stores import codec
+from ratekeeper.stores.redis import RedisStore
+from ratekeeper.testing import FakeClock
+
+KEPT = 60_000  # milliseconds
+
+# Name and bytes of what version 1 left after two checks of a key, as it is found on servers.
+VERSION_1 = [
+    ("3/minute", "{wbH_KKbJ1oisjrvzGF5C_Q}", "000000003dfd240000000000"),
+    ("3/minute fixed_window", "{AG5RzC2L9aVdHD9PEUr5ew}", "00000000000000100000000000000002"),
+    ("3/minute sliding_window", "{KHyyaIyq8uk9aJxXnKnRQA}", "0000000000000010" + "00" + "0000000000000002" + "00" * 8),
+    ("3/minute sliding_log", "{Yq5SV5u3S9GWgPFc0nDD9g}.0", "0000003b9aca00" + "0000003b9e9a90"),
+    ("3 concurrent", "{fbvembX3xUxt3JRMhKjRJA}.0", "0000003b9aca00" + "0000003b9e9a90"),
+    (
+        "130/minute sliding_log",
+        "{Yq5SV5u3S9GWgPFc0nDD9g}.0r",
+        "000002" + "000000" + "000002" + "0000003b9e9a90" + "0000003b9aca00" + "0000003b9e9a90",
+    ),
+    (
+        ["3/second", "7/minute fixed_window"],
+        "{fJ_6rIdM_PvxFCewkDgUwg}",
+        "000000003ba4f62a" + "00000002" + "00000000000000100000000000000002",
+    ),
+]
+
+# The same of this version.  If these change, stores of two releases would read each other's records as nonsense: give
+# codec.VERSION another value, and keep a line of the old ones above.
+PRESENT = [
+    ("3/minute", "", "000000003dfd2400" + "00000000"),
+    ("3/minute token_bucket", "", "000000003dfd2400" + "00000000"),
+    ("3/minute leaky_bucket", "", "000000003dfd2400" + "00000000"),
+    ("3/minute fixed_window", "", "00000000000000100000000000000002"),
+    ("3/minute sliding_window", "", "0000000000000010" + "00" + "0000000000000002" + "00" * 8),
+    ("3/minute sliding_window slices 2", "", "0000000000000010" + "01" + "0000000000000002" + "00" * 16),
+    ("3/minute sliding_log", ".0", "0000003b9aca00" + "0000003b9e9a90"),
+    ("3 concurrent", ".0", "0000003b9aca00" + "0000003b9e9a90"),
+    (
+        "130/minute sliding_log",
+        ".0r",
+        # capacity, head, size; newest, kept until; how many in the back, what is live in the front: from, to
+        ("000002" + "000000" + "000001" + "0000003b9e9a90" + "000001e8c21200" + "010001")
+        + ("0000003b9e9a90" + "00" * 35)  # the back
+        + ("0000003b9aca00" + "00" * 35)  # the front
+        + ("0000003b9aca00" + "00" * 7),  # the slots
+    ),
+    (["3/second", "7/minute fixed_window"], "", "000000003ba4f62a00000002" + "00000000000000100000000000000002"),
+]
+
+
+@pytest.fixture
+def store(any_server):
+    any_server.client().flushdb()
+    made = RedisStore(any_server.url, deadline=10, clock=FakeClock(start=1000.0))
+    yield made
+    made.close()
+    any_server.client().flushdb()
+
+
+def plan_of(limit, cost=1):
+    return (Check("records", "k", parse_limits(limit), cost),)
+
+
+@pytest.mark.parametrize(("limit", "suffix", "record"), PRESENT)
+def test_the_bytes_of_a_record_change_with_its_version_only(any_server, store, limit, suffix, record):
+    assert codec.VERSION == b"2"
+    store.check(plan_of(limit))
+    store.clock.advance(0.25)
+    store.check(plan_of(limit))
+    client = any_server.client()
+    (name,) = client.scan_iter("*")
+    assert name.decode().partition("}")[2] == suffix
+    assert client.get(name).hex() == record
+
+
+def write_old(client):
+    for _, name, record in VERSION_1:
+        client.set(f"rk:records:{name}", bytes.fromhex(record), px=KEPT)
+
+
+@pytest.mark.parametrize("limit", [each[0] for each in VERSION_1])
+def test_a_record_of_another_version_neither_fails_nor_counts(any_server, store, limit):
+    client = any_server.client()
+    write_old(client)
+    before = {name: client.get(name) for name in client.scan_iter("*")}
+    capacity = min(part.capacity for part in getattr(parse_limits(limit), "limits", (parse_limits(limit),)))
+    assert store.peek(plan_of(limit))[0].remaining == capacity
+    assert all(store.check(plan_of(limit, capacity)))
+    assert not all(store.check(plan_of(limit)))
+    store.refund(plan_of(limit))
+    store.reset(plan_of(limit))
+    assert {name: client.get(name) for name in client.scan_iter("*")} == before  # it ends by itself
+    assert all(0 < client.pttl(name) <= KEPT for name in before)
+
+
+def test_these_are_the_names_of_version_1(monkeypatch):
+    """Else the test above would prove nothing."""
+    monkeypatch.setattr(codec, "VERSION", b"1")
+    for limit, name, _ in VERSION_1:
+        ledger = codec.Ledger("records", parse_limits(limit))
+        assert (ledger.name("k") + ledger.subjects[0].suffix).decode() == f"rk:records:{name}"
+
+
+CHANGES = [
+    ("3/minute", "3/hour"),
+    ("3/minute", "3/minute fixed_window"),
+    ("3/minute fixed_window", "3/minute sliding_window"),
+    ("3/minute sliding_window", "3/minute sliding_window slices 2"),
+    ("3/minute sliding_window", "3/minute sliding_log"),
+    ("3/minute sliding_log", "3/hour sliding_log"),
+    ("3/minute sliding_log", "130/minute sliding_log"),
+    ("130/minute sliding_log", "3/minute sliding_log"),
+    ("3/minute sliding_log", "3 concurrent"),
+    ("3/minute", "3/minute token_bucket"),
+    ("3/minute", "1/minute"),
+    ("9/minute", "2/minute"),
+    ("9/minute fixed_window", "2/minute fixed_window"),
+    ("9/minute sliding_window", "2/minute sliding_window"),
+    ("9/minute sliding_log", "2/minute sliding_log"),
+    ("200/minute sliding_log", "150/minute sliding_log"),
+    ("3/minute", ["3/minute", "9/hour"]),
+    (["3/minute", "9/hour"], ["9/hour", "3/minute"]),
+    (["3/minute", "9/hour fixed_window"], ["3/minute", "9/hour sliding_log"]),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), [pair for change in CHANGES for pair in (change, change[::-1])], ids=str)
+def test_a_changed_limit_is_no_error_and_locks_nobody_out_longer_than_it_would(any_server, store, old, new):
+    """Exhausted under the old limit: after the new one's own period at most, all of it is there again."""
+    for _ in range(300):
+        if not all(store.check(plan_of(old))):
+            break
+    after = parse_limits(new)
+    parts = getattr(after, "limits", (after,))
+    store.peek(plan_of(new))
+    (decision,) = store.check(plan_of(new))
+    longest = max(recovery(part) for part in parts)
+    assert decision.retry_after is not None
+    assert decision.retry_after * 10**6 <= longest
+    store.clock.advance(longest / 10**6)
+    assert store.peek(plan_of(new))[0].remaining == min(part.capacity for part in parts)
+    assert all(any_server.client().pttl(name) > 0 for name in any_server.client().scan_iter("*"))
+
+
+def recovery(limit: Limit):
+    """Microseconds after which a limit has forgotten whatever happened."""
+    if limit.algorithm == "sliding_window":
+        return limit.micros * (limit.slices + 1) // limit.slices
+    return max(limit.micros, -(-limit.full // limit.drain)) if limit.algorithm in BUCKETS else limit.micros
