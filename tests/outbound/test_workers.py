@@ -1,11 +1,9 @@
-"""The recipes for task queues, on the queues themselves."""
-
-import asyncio
+"""The recipes for task queues, on the queues themselves; arq's is in tests/real."""
 
 import pytest
 
-from examples.workers import arq_limited, celery_limited, rq_limited
-from ratekeeper import AsyncLimiter, Limiter
+from examples.workers import celery_limited, rq_limited
+from ratekeeper import Limiter
 from ratekeeper.testing import FakeClock
 
 
@@ -64,21 +62,3 @@ def test_rq(redis_server):
     now = float(connection.time()[0])
     assert now + 3500 < at <= now + 3602
     queue.delete(delete_jobs=True)
-
-
-def test_arq():
-    arq = pytest.importorskip("arq")
-
-    async def main():
-        limiter = AsyncLimiter("1/minute", clock=FakeClock())
-
-        @arq_limited(limiter, key=lambda name: name)
-        async def job(context, name):
-            return name
-
-        assert await job({}, "a") == "a"
-        with pytest.raises(arq.Retry) as caught:
-            await job({}, "a")
-        assert caught.value.defer_score == 60_000
-
-    asyncio.run(main())
