@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ratekeeper.flow import Flow
     from ratekeeper.model import Plan
+    from ratekeeper.outbound.told import Told
     from ratekeeper.stores import Store
     from ratekeeper.units import Seconds
 
@@ -46,15 +47,26 @@ class TooLate(LimitExceeded):
 
 
 class Reply:
-    """A response as plain facts, with the client library's own behind it."""
+    """A response as plain facts, with the client library's own behind it.
 
-    __slots__ = ("headers", "is_cached", "response", "status")
+    ``told`` is what it says, where that is not in ``headers``.
+    """
 
-    def __init__(self, response: Any, status: int, headers: Iterable[tuple[str, str]], is_cached: bool = False) -> None:
+    __slots__ = ("headers", "is_cached", "response", "status", "told")
+
+    def __init__(
+        self,
+        response: Any,
+        status: int,
+        headers: Iterable[tuple[str, str]] = (),
+        is_cached: bool = False,
+        told: Told | None = None,
+    ) -> None:
         self.response = response
         self.status = status
         self.headers = headers
         self.is_cached = is_cached
+        self.told = told
 
 
 class Lost(Exception):
@@ -137,12 +149,8 @@ def deliver(traffic: Traffic, errand: Errand) -> Flow[Any]:
             yield Sleep(wait)
             tries += 1
             continue
-        told = read(() if reply.is_cached else reply.headers, traffic.wall())
-        if reply.status < 300 or reply.status >= 400:  # fields on a redirect would delay following it
-            traffic.learned.observe(errand.key, told.quotas, traffic.now())
-        wanted = told.micros if is_refusal(reply.status, told) else None
-        if wanted:
-            yield from reached(traffic.holds.tell(errand.key, wanted), None)
+        told = read(() if reply.is_cached else reply.headers, traffic.wall()) if reply.told is None else reply.told
+        wanted = yield from listen(traffic, errand, reply.status, told)
         if not errand.is_replayable or not may_resend(reply.status, told, errand.is_idempotent):
             return reply.response
         wait = traffic.retry.pause(tries, wanted, traffic.chance)
@@ -151,6 +159,16 @@ def deliver(traffic: Traffic, errand: Errand) -> Flow[Any]:
         yield Ask("discard", reply.response)
         yield Sleep(wait)
         tries += 1
+
+
+def listen(traffic: Traffic, errand: Errand, status: int, told: Told) -> Flow[int | None]:
+    """Let everybody know what a server said; returns the microseconds that it wants to be left alone."""
+    if status < 300 or status >= 400:  # fields on a redirect would delay following it
+        traffic.learned.observe(errand.key, told.quotas, traffic.now())
+    wanted = told.micros if is_refusal(status, told) else None
+    if wanted:
+        yield from reached(traffic.holds.tell(errand.key, wanted), None)
+    return wanted
 
 
 def turn(traffic: Traffic, errand: Errand, until: int | None) -> Flow[None]:

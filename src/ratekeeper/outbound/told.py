@@ -187,9 +187,10 @@ def digits(text: str) -> int | None:
     return min(int(text[:20]), MOST_QUOTA)
 
 
-def read_grpc(metadata: Iterable[tuple[str, str | bytes]]) -> Told:
-    """What the trailing metadata of a gRPC call says: the pushback first, else google.rpc.RetryInfo."""
+def read_grpc(metadata: Iterable[tuple[str, str | bytes]], present: float = 0.0) -> Told:
+    """What the trailing metadata of a gRPC call say: the pushback first, else google.rpc.RetryInfo, else the fields."""
     wait: float | None = None
+    texts: list[tuple[str, str]] = []
     for name, value in metadata:
         if name == "grpc-retry-pushback-ms":
             text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
@@ -198,7 +199,10 @@ def read_grpc(metadata: Iterable[tuple[str, str | bytes]]) -> Told:
             return Told(clamp(float(text[:18]) / 1000))
         if name == "grpc-status-details-bin" and isinstance(value, bytes):
             wait = retry_info(value)
-    return Told(wait)
+        elif isinstance(value, str):
+            texts.append((name, value))
+    fields = read(texts, present)
+    return Told(fields.retry_after if wait is None else wait, fields.quotas)
 
 
 def retry_info(status: bytes) -> float | None:
