@@ -81,7 +81,13 @@ async def await_turn(turn: Turn, clock: Clock, lines: Lines) -> bool:
         if not first.done():
             first.set_result(None)
 
-    lines.when_first(turn.ticket, lambda: loop.call_soon_threadsafe(wake))
+    def called() -> None:
+        if asyncio._get_running_loop() is loop:
+            wake()  # no need to wake the loop itself
+        else:
+            loop.call_soon_threadsafe(wake)
+
+    lines.when_first(turn.ticket, called)
     if turn.micros is None:
         await first
         return True

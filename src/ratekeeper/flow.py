@@ -141,11 +141,9 @@ class Lines:
             wake()
 
 
-def foresee(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Ticket], ticket: Ticket) -> int | None:
-    """Microseconds until the turn of ``ticket``, everybody ahead served as soon as can be; None: never."""
+def foresee(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Ticket], ticket: Ticket) -> int:
+    """Microseconds until the turn of ``ticket``, whose cost is possible, everybody ahead served as soon as can be."""
     limits = [check.limit for check in plan]
-    if None in waits(limits, states, now, ticket.costs):
-        return None
     instant = now
     for other in [*ahead, ticket]:
         if other.foreseen is not None:
@@ -278,9 +276,11 @@ def acquire_plan(
 
 def is_possible(plan: Plan) -> bool:
     """Whether every cost could pass a limit that nobody has used."""
-    return all(
-        check.limit.rule.retry_after(empty_state(check.limit), 0, check.limit, check.cost) is not None for check in plan
-    )
+    for check in plan:
+        limit, cost = check.limit, check.cost
+        if cost > 1 and limit.rule.retry_after(empty_state(limit), 0, limit, cost) is None:
+            return False
+    return True
 
 
 def sooner(plan: Plan, decisions: tuple[Decision, ...], wait: int, look: int, left: int | None) -> tuple[int, int]:

@@ -361,6 +361,8 @@ def parse_limits(
 
 def whole_cost(cost: object, least: int = 1) -> int:
     """``cost`` as a whole number, or InvalidCost; other integer types (numpy's) are taken at their word."""
+    if cost.__class__ is int and least <= cost <= UNLIMITED:
+        return cost
     if not isinstance(cost, bool):
         index = getattr(type(cost), "__index__", None)
         number = index(cost) if index is not None else None

@@ -46,6 +46,16 @@ def test_a_refusal_is_slept_off():
     assert result(flow, (YES,)) is YES
 
 
+def test_a_refusal_for_ever_is_not_slept_off():
+    """While a store is away its stand-in has a share of the limit, which may be too small for a cost."""
+    lines = Lines()
+    flow = acquire(lines, wanted(), None, FakeClock())
+    next(flow)
+    never = Decision(False, 1, 0, None, 1.0)
+    assert result(flow, (never,)) is never
+    assert not lines.lines
+
+
 def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
     lines, clock = Lines(), FakeClock()
     ahead = lines.join("key", (1,))
