@@ -57,7 +57,7 @@ class MonotonicClock:
             return
         until = monotonic_ns() + micros * 1000
         await asleep((micros - AIM_BEFORE) / 1_000_000)
-        while monotonic_ns() < until:
+        while monotonic_ns() < until:  # noqa: ASYNC110 - nothing tells that it is time
             await asleep(0)  # others go on meanwhile
 
 

@@ -1,6 +1,6 @@
 """The other side of the wire: calls that leave at a pace, retries that listen, budgets for what is known afterwards.
 
-``ratekeeper.outbound.httpx``, ``.requests``, ``.aiohttp`` and ``.grpc`` are for those clients; ``pace`` is for anything.
+``ratekeeper.outbound.httpx``, ``.requests``, ``.aiohttp`` and ``.grpc`` are for those clients, ``pace`` for anything.
 """
 
 from __future__ import annotations
