@@ -147,3 +147,35 @@ def test_the_template_of_the_matched_route_is_the_key_in_litestar():
     app = Litestar([a, b], middleware=[DefineMiddleware(RateLimitMiddleware, policy=BY_ROUTE)], openapi_config=None)
     client = TestClient(app)
     assert [client.get(path).status_code for path in PATHS[:4]] == SEEN[:4]
+
+
+def test_the_template_of_the_matched_route_is_the_key_in_quart():
+    app = Quart(__name__)
+
+    @app.get("/a/<int:n>")
+    async def a(n):
+        return "a"
+
+    @app.get("/b")
+    async def b():
+        return "b"
+
+    @app.get("/in/c/<n>")
+    async def c(n):
+        return "c"
+
+    @app.get("/final/<n>/")
+    async def final(n):
+        return "final"
+
+    @app.websocket("/a/<int:n>")
+    async def socket(n): ...
+
+    app.asgi_app = RateLimitMiddleware(app.asgi_app, policy=BY_ROUTE)
+
+    async def main():
+        client = app.test_client()
+        peer = {"client": ("203.0.113.9", 40_000)}
+        return [(await client.get(path, scope_base=peer)).status_code for path in [*PATHS, "/final/1/", "/final/2/"]]
+
+    assert asyncio.run(main()) == [*SEEN, 200, 429]

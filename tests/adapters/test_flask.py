@@ -176,7 +176,7 @@ def test_error_handlers_answer_in_their_own_way(app):
 
 
 def test_class_based_and_async_views(app):
-    limiter = RateLimiter(app)
+    limiter = RateLimiter(app, rules({"limit": "5/minute", "by": "all"}))
 
     class Items(MethodView):
         decorators = [limiter.limit("1/minute")]  # noqa: RUF012
@@ -184,8 +184,29 @@ def test_class_based_and_async_views(app):
         def get(self):
             return "items"
 
+    class Later(MethodView):
+        decorators = [limiter.limit("1/minute")]  # noqa: RUF012
+
+        async def get(self):
+            return "later"
+
+    @app.get("/async")
+    @limiter.limit("1/minute", by=lambda: "somebody")
+    async def coroutine():
+        return "ok"
+
+    @app.get("/free")
+    @limiter.exempt
+    async def free():
+        return "ok"
+
     app.add_url_rule("/items", view_func=Items.as_view("items"))
+    app.add_url_rule("/later", view_func=Later.as_view("later"))
     assert statuses(app, "/items", "/items") == [200, 429]
+    assert statuses(app, "/later", "/later") == [200, 429]
+    assert statuses(app, "/async", "/async") == [200, 429]
+    assert get(app, "/async").headers["retry-after"] == "60"
+    assert "x-ratelimit-limit" not in get(app, "/free").headers
 
 
 def test_what_no_view_answers_counts_too(app):

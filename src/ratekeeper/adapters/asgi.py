@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
+from ratekeeper.adapters.template import route_of
 from ratekeeper.adapters.turn import wait_turn
 from ratekeeper.request import new_request
 from ratekeeper.verdict import STATUS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
     from pathlib import Path
 
     from ratekeeper.policy import Policy
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 VERDICT = "ratekeeper.verdict"  # in the scope: what was decided, for the application to read
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
-FULL = 2  # how Starlette says that method and path match
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
 
@@ -52,7 +52,7 @@ class RateLimitMiddleware:
             request.facts = self.facts(scope)
         policy = self.policy
         if policy.asks_route:
-            request.route = route_of(scope)
+            request.route = route_of(scope, self.app)
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         if not verdict.allowed:
             return await refuse(scope, verdict, send)
@@ -77,23 +77,6 @@ class RateLimitMiddleware:
 def request_of(scope: Scope) -> Request:
     peer = client[0] if (client := scope.get("client")) else None
     return new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
-
-
-def route_of(scope: Scope) -> str | None:
-    """The template of the route that will answer, where the framework tells: Litestar, Starlette and FastAPI do."""
-    known = scope.get("path_template") or getattr(scope.get("route"), "path", None)
-    return known or template(getattr(scope.get("app"), "routes", ()), scope)
-
-
-def template(routes: Iterable[Any], scope: Scope) -> str | None:
-    """Of the first route that matches, as Starlette looks for it; what lies within another begins with its path."""
-    for route in routes:
-        match, child = route.matches(scope) if hasattr(route, "matches") else (None, {})
-        if getattr(match, "value", 0) == FULL:
-            within = getattr(route, "routes", None) or getattr(route, "effective_candidates", tuple)()  # FastAPI's own
-            rest = template(within, {**scope, **child}) if within else None
-            return (getattr(route, "path", None) or "") + (rest or "") or None
-    return None
 
 
 def sender(verdict: PolicyVerdict, send: Send) -> Send:
