@@ -1,6 +1,7 @@
 """Every field emitted parses by its own grammar, says what is true, and Retry-After is never early."""
 
 import random
+from collections import Counter
 
 import http_sf
 import pytest
@@ -9,36 +10,21 @@ from ratekeeper import Policy, Request
 from ratekeeper.headers import LARGEST
 from ratekeeper.testing import FakeClock
 
-ALL = ["x-ratelimit", "x-ratelimit-delta", "draft-11"]
-
 
 def parsed(kind, value):
     return http_sf.parse(value, tltype=kind)
 
 
-def check_fields(verdict):
+def check_fields(verdict, dialect="draft-11"):
     fields = [(name.decode(), value) for name, value in verdict.headers]
     found = dict(fields)
     for name, value in fields:
         assert name == name.lower()
         assert value.isascii()
         assert not set(value) & set(b"\r\n\0")
-    policies = {name: dict(more) for name, more in parsed("list", found["ratelimit-policy"])}
-    assert len(policies) >= 1
-    for name, more in policies.items():
-        assert type(name) is str
-        assert set(more) == {"q", "w"}
-        assert 0 <= more["q"] <= LARGEST
-        assert 1 <= more["w"] <= LARGEST
-        assert [type(value) for value in more.values()] == [int, int]
-    ((name, more),) = parsed("list", found["ratelimit"])
-    assert name in policies
-    assert set(more) == {"r", "t"}
-    assert 0 <= more["r"] <= LARGEST
-    assert 1 <= more["t"] <= LARGEST
+    reset = CHECKS[dialect](found)
     if "x-ratelimit-warning" in found:
-        for name, about in parsed("list", found["x-ratelimit-warning"]):
-            assert name in policies
+        for _, about in parsed("list", found["x-ratelimit-warning"]):
             assert set(about) in ({"used"}, {"grace"})
     if not verdict.allowed:
         if verdict.retry_after is None:
@@ -47,12 +33,98 @@ def check_fields(verdict):
             after = int(found["retry-after"])
             assert after >= 1
             assert found["retry-after"].isdigit()
-            assert verdict.retry_after <= after < verdict.retry_after + 1 or after == 1
-            assert more["t"] == after
+            refused = [(label.leased, decision.retry_after) for label, decision in verdict.shown if not decision]
+            exact = max(0.0 if leased else wait for leased, wait in refused)  # a lease may come back at any moment
+            assert exact <= after < exact + 1 or after == 1
+            assert reset == after if dialect == "draft-11" else reset >= after
         assert found["cache-control"] == b"no-store"
     else:
         assert "retry-after" not in found
-    return found, policies
+    return found
+
+
+def whole(value, least=0):
+    assert type(value) is int  # neither a decimal, a boolean nor a string
+    assert least <= value <= LARGEST
+    return value
+
+
+def check_draft_11(found):
+    """Returns the seconds until more comes; None where no time is told."""
+    policies = {name: dict(more) for name, more in parsed("list", found["ratelimit-policy"])}
+    assert len(policies) >= 1
+    for name, more in policies.items():
+        assert type(name) is str
+        whole(more.pop("q"))
+        if more.pop("qu", "requests") == "requests":
+            whole(more.pop("w"), 1)
+        assert not more
+    ((name, more),) = parsed("list", found["ratelimit"])
+    assert name in policies
+    assert set(more) <= {"r", "t"}
+    whole(more["r"])
+    assert "t" in more or b"concurrent-requests" in found["ratelimit-policy"]
+    if "x-ratelimit-warning" in found:
+        assert {name for name, _ in parsed("list", found["x-ratelimit-warning"])} <= set(policies)
+    return whole(more["t"], 1) if "t" in more else None
+
+
+def check_windows(items):
+    for value, more in items:
+        whole(value)
+        assert set(more) <= {"w"}
+        if more:
+            whole(more["w"], 1)
+
+
+def check_draft_7(found):
+    values = {name: value for name, (value, more) in parsed("dictionary", found["ratelimit"]).items() if not more}
+    assert list(values) == ["limit", "remaining", "reset"]
+    assert whole(values["remaining"]) <= whole(values["limit"])
+    check_windows(parsed("list", found["ratelimit-policy"]))
+    return whole(values["reset"])
+
+
+def check_plain(found, prefix=""):
+    values = {}
+    for name in ("remaining", "reset"):
+        values[name], more = parsed("item", found[f"{prefix}ratelimit-{name}"])
+        whole(values[name])
+        assert not more
+    (limit, more), *windows = parsed("list", found[f"{prefix}ratelimit-limit"])
+    assert not more
+    assert values["remaining"] <= whole(limit)
+    check_windows(windows)
+    return values["reset"], windows
+
+
+def check_draft_6(found):
+    reset, windows = check_plain(found)
+    assert not windows
+    check_windows(parsed("list", found["ratelimit-policy"]))
+    return reset
+
+
+def check_draft_3(found):
+    reset, windows = check_plain(found)
+    assert windows
+    return reset
+
+
+def check_x(found):
+    reset, windows = check_plain(found, "x-")
+    assert not windows
+    return reset
+
+
+CHECKS = {
+    "draft-11": check_draft_11,
+    "draft-7": check_draft_7,
+    "draft-6": check_draft_6,
+    "draft-3": check_draft_3,
+    "x-ratelimit-delta": check_x,
+    "x-ratelimit": check_x,  # its reset is Unix time: beyond any wait
+}
 
 
 LIMITS = [
@@ -77,17 +149,21 @@ def random_policy(rng):
         if rng.random() < 0.3:
             rule["cost"] = {"from": "header:X-Cost", "missing": 1}
         rules.append(rule)
+    if rng.random() < 0.1:
+        rules.append({"name": "held", "limit": "2 concurrent"})
     clock = FakeClock(rng.random() * 10**9)
-    return Policy.parse({"response": {"headers": ["draft-11"]}, "rules": rules}, clock=clock), clock
+    dialect = rng.choice(["draft-11", *CHECKS])
+    return Policy.parse({"response": {"headers": [dialect]}, "rules": rules}, clock=clock), clock, dialect
 
 
 def test_an_independent_parser_takes_every_field():
-    """A hundred thousand verdicts, from a few hundred policies."""
+    """A hundred thousand verdicts, from a few hundred policies, in every dialect."""
     rng = random.Random(9651)
     refused = warned = never = 0
     distinct = {}
+    dialects = Counter()
     for _ in range(250):
-        policy, clock = random_policy(rng)
+        policy, clock, dialect = random_policy(rng)
         for _ in range(400):
             clock.advance(rng.choice([0, 0, 0, 0.000001, rng.random(), rng.random() * 100]))
             cost = rng.choice([1, 1, 1, rng.randrange(1, 20), 10**14])
@@ -96,11 +172,13 @@ def test_an_independent_parser_takes_every_field():
             refused += not verdict.allowed
             if fields not in distinct:  # the same bytes need no second parse
                 distinct[fields] = True
-                found, _ = check_fields(verdict)
+                found = check_fields(verdict, dialect)
+                dialects[dialect] += 1
                 warned += "x-ratelimit-warning" in found
                 never += "retry-after" not in found and not verdict.allowed
     assert refused > 20_000
     assert len(distinct) > 2000
+    assert all(dialects[dialect] > 200 for dialect in CHECKS)
     assert warned > 100
     assert never > 20
 
