@@ -16,8 +16,10 @@ NOW = 1_794_786_070_000_000  # microseconds, as a server would say
 
 # All steps of a walk in one call: kind, limit, then now, cost and, for a refund, at.  Returns every state.
 WALK = (
-    rules()
+    "local function rule(kind)\n"
+    + rules()
     + """
+end
 local decide, refund = rule(ARGV[1])
 if not refund then local _, of_gcra = rule('g'); refund = of_gcra end
 local state, found = '', {}
@@ -26,9 +28,9 @@ for at = 3, #ARGV, 4 do
   local now, cost, taken_at = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3]
   local allowed = true
   if taken_at == '' then
-    state, allowed = decide(state, now, limit, cost)
+    state, allowed = decide(state, now, limit, cost, 1, 1)
   else
-    state = refund(state, now, limit, cost, taken_at + 0)
+    state = refund(state, now, limit, cost, 1, 1, taken_at + 0)
   end
   found[#found + 1] = state
   found[#found + 1] = allowed and '1' or '0'

@@ -5,8 +5,8 @@
 
 local pack, unpack = struct.pack, struct.unpack
 
-local function decide(state, now, limit, cost, from)
-  local micros, count = unpack('>I8I8', limit)
+local function decide(state, now, limit, cost, from, at)
+  local micros, count, after = unpack('>I8I8', limit, at)
   local window = (now - now % micros) / micros
   local used = 0
   if state ~= '' then
@@ -20,22 +20,22 @@ local function decide(state, now, limit, cost, from)
   end
   used = used + cost
   if used > count then
-    return state, false
+    return state, false, from + 16, after
   end
-  return pack('>I8I8', window, used), true
+  return pack('>I8I8', window, used), true, from + 16, after
 end
 
-local function refund(state, now, limit, cost, at)
-  local micros = unpack('>I8I8', limit)
+local function refund(state, now, limit, cost, from, at, taken_at)
+  local micros, _, after = unpack('>I8I8', limit, at)
   local window = (now - now % micros) / micros
   local stored, used = 0, 0
   if state ~= '' then
-    stored, used = unpack('>I8I8', state)
+    stored, used = unpack('>I8I8', state, from)
   end
-  if stored < window or used == 0 or (at - at % micros) / micros ~= window then
-    return state
+  if stored >= window and used > 0 and (taken_at - taken_at % micros) / micros == window then
+    stored, used = window, math.max(0, used - cost)
   end
-  return pack('>I8I8', window, math.max(0, used - cost))
+  return pack('>I8I8', stored, used), from + 16, after
 end
 
 return decide, refund

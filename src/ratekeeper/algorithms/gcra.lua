@@ -5,11 +5,15 @@
 --
 -- state  >I8I4        tat, rest; '' is EMPTY
 -- limit  >I4I8I4I8I4  drain; unit and full in two digits each
+--
+-- In a record of several limits they stand behind others: the state from byte `from` on, the limit from byte `at` on.
+-- So the functions of all twins also return where the next state and the next limit start.  A refused state is
+-- returned as it came, in its record; one that had to be mended by itself.
 
 local pack, unpack = struct.pack, struct.unpack
 
-local function decide(state, now, limit, cost, from)
-  local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
+local function decide(state, now, limit, cost, from, at)
+  local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)
   local horizon = now + full
   local tat, rest = now, 0
   if state ~= '' then
@@ -26,20 +30,20 @@ local function decide(state, now, limit, cost, from)
   rest = ticks % drain
   tat = tat + cost * unit + (ticks - rest) / drain
   if tat > horizon or tat == horizon and rest > full_rest then
-    return state, false
+    return state, false, from + 12, after
   end
-  return pack('>I8I4', tat, rest), true
+  return pack('>I8I4', tat, rest), true, from + 12, after
 end
 
-local function refund(state, now, limit, cost, at)
-  local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
+local function refund(state, now, limit, cost, from, at, taken_at)
+  local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)
   local owed, rest = -1, 0
   if state ~= '' then
-    owed, rest = unpack('>I8I4', state)
+    owed, rest = unpack('>I8I4', state, from)
     owed = owed - now
   end
   if owed < 0 or owed == 0 and rest == 0 then
-    return ''
+    return pack('>I8I4', 0, 0), from + 12, after
   end
   if owed > full or owed == full and rest > full_rest then
     owed, rest = full, full_rest
@@ -54,7 +58,7 @@ local function refund(state, now, limit, cost, at)
   if owed < 0 then
     owed, rest = 0, 0
   end
-  return pack('>I8I4', now + owed, rest)
+  return pack('>I8I4', now + owed, rest), from + 12, after
 end
 
 return decide, refund

@@ -27,61 +27,68 @@ local function exceeds(a, b, c, d)
   return a0 > c0
 end
 
--- The window of an instant, the slice in that window, and what is left of the slice, in 1/slices of a microsecond.
-local function locate(instant, slices, width)
-  local within = instant % width
-  local position = within * slices
-  local share = position % width
-  return (instant - within) / width, (position - share) / width, width - share
+-- What only limits of several slices and refunds need; made when they do.
+local function slicing()
+  -- The window of an instant, the slice in that window, and what is left of the slice, in 1/slices of a microsecond.
+  local function locate(instant, slices, width)
+    local within = instant % width
+    local position = within * slices
+    local share = position % width
+    return (instant - within) / width, (position - share) / width, width - share
+  end
+
+  -- The counters brought to the present slice, newest first, and how many slices passed since they were written.
+  local function counted(state, from, window, slice, slices, count)
+    if state == '' then
+      state, from = string.rep('\0', 9 + 8 * (slices + 1)), 1
+    end
+    local counters = {unpack('>' .. string.rep('I8', slices + 1), state, from + 9)}
+    counters[slices + 2] = nil -- unpack also says where it stopped
+    local stored, stored_slice = unpack('>I8B', state, from)
+    local passed = (window - stored) * slices + slice - stored_slice
+    if passed > 0 then
+      for age = slices + 1, 1, -1 do
+        counters[age] = counters[age - passed] or 0
+      end
+    elseif passed < 0 then -- the clock stepped back: all that was counted counts in the present slice
+      local all = 0
+      for age = 1, slices + 1 do
+        all, counters[age] = all + counters[age], 0
+      end
+      counters[1] = math.min(count, all)
+    end
+    return counters, passed
+  end
+
+  return locate, counted
 end
 
--- The counters brought to the present slice, newest first, and how many slices passed since they were written.
-local function counted(state, window, slice, slices, count, from)
-  if state == '' then
-    state, from = string.rep('\0', 9 + 8 * (slices + 1)), 1
-  end
-  local counters = {unpack('>' .. string.rep('I8', slices + 1), state, from + 9)}
-  counters[slices + 2] = nil -- unpack also says where it stopped
-  local stored, stored_slice = unpack('>I8B', state, from)
-  local passed = (window - stored) * slices + slice - stored_slice
-  if passed > 0 then
-    for age = slices + 1, 1, -1 do
-      counters[age] = counters[age - passed] or 0
-    end
-  elseif passed < 0 then -- the clock stepped back: all that was counted counts in the present slice
-    local all = 0
-    for age = 1, slices + 1 do
-      all, counters[age] = all + counters[age], 0
-    end
-    counters[1] = math.min(count, all)
-  end
-  return counters, passed
-end
-
-local function decide(state, now, limit, cost, from)
-  local slices, width, count = unpack('>BI8I8', limit)
-  local window, slice, left = locate(now, slices, width)
-  if state == '' then
-    if cost > count then
-      return state, false
-    end
-    return pack('>I8BI8', window, slice, cost) .. string.rep('\0', 8 * slices), true
-  end
+local function decide(state, now, limit, cost, from, at)
+  local slices, width, count, after = unpack('>BI8I8', limit, at)
+  local next_from = from + 17 + 8 * slices
   if slices == 1 then -- two counters, the classic case: the same as below without a table
-    local stored, _, newer, older = unpack('>I8BI8I8', state, from)
-    if stored < window then
-      newer, older = 0, stored + 1 == window and newer or 0
-    elseif stored > window then
-      newer, older = math.min(count, newer + older), 0
-      state = pack('>I8BI8I8', window, 0, newer, older)
+    local within = now % width
+    local window, left = (now - within) / width, width - within
+    local newer, older = 0, 0
+    if state ~= '' then
+      local stored, _
+      stored, _, newer, older = unpack('>I8BI8I8', state, from)
+      if stored < window then
+        newer, older = 0, stored + 1 == window and newer or 0
+      elseif stored > window then
+        newer, older = math.min(count, newer + older), 0
+        state = pack('>I8BI8I8', window, 0, newer, older)
+      end
     end
     local room = count - cost - newer
     if room < 0 or older > 0 and exceeds(older, left, room, width) then
-      return state, false
+      return state, false, next_from, after
     end
-    return pack('>I8BI8I8', window, 0, newer + cost, older), true
+    return pack('>I8BI8I8', window, 0, newer + cost, older), true, next_from, after
   end
-  local counters, passed = counted(state, window, slice, slices, count, from or 1)
+  local locate, counted = slicing()
+  local window, slice, left = locate(now, slices, width)
+  local counters, passed = counted(state, from, window, slice, slices, count)
   if passed < 0 then
     state = pack('>I8BI8', window, slice, counters[1]) .. string.rep('\0', 8 * slices)
   end
@@ -90,24 +97,26 @@ local function decide(state, now, limit, cost, from)
     room = room - counters[age]
   end
   if room < 0 or exceeds(counters[slices + 1], left, room, width) then
-    return state, false
+    return state, false, next_from, after
   end
   counters[1] = counters[1] + cost
-  return pack('>I8B' .. string.rep('I8', slices + 1), window, slice, values(counters)), true
+  return pack('>I8B' .. string.rep('I8', slices + 1), window, slice, values(counters)), true, next_from, after
 end
 
-local function refund(state, now, limit, cost, at)
-  local slices, width, count = unpack('>BI8I8', limit)
+local function refund(state, now, limit, cost, from, at, taken_at)
+  local slices, width, count, after = unpack('>BI8I8', limit, at)
+  local locate, counted = slicing()
   local window, slice = locate(now, slices, width)
-  local counters = counted(state, window, slice, slices, count, 1)
-  local at_window, at_slice = locate(at, slices, width)
+  local counters = counted(state, from, window, slice, slices, count)
+  local at_window, at_slice = locate(taken_at, slices, width)
   local age = (window - at_window) * slices + slice - at_slice
   for index = math.max(0, age) + 1, slices + 1 do
     local back = math.min(cost, counters[index])
     counters[index] = counters[index] - back
     cost = cost - back
   end
-  return pack('>I8B' .. string.rep('I8', slices + 1), window, slice, values(counters))
+  local new = pack('>I8B' .. string.rep('I8', slices + 1), window, slice, values(counters))
+  return new, from + 17 + 8 * slices, after
 end
 
 return decide, refund

@@ -3,8 +3,8 @@
 
 local pack, unpack = struct.pack, struct.unpack
 
-local function decide(state, now, limit, cost, from)
-  local drain, unit, unit_rest, full, full_rest = unpack('>I4I8I4I8I4', limit)
+local function decide(state, now, limit, cost, from, at)
+  local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)
   local tokens, rest = full, full_rest
   if state ~= '' then
     local full_at, full_at_rest = unpack('>I8I4', state, from)
@@ -26,13 +26,13 @@ local function decide(state, now, limit, cost, from)
     tokens, rest = tokens - 1, rest + drain
   end
   if tokens < 0 then
-    return state, false
+    return state, false, from + 12, after
   end
   local missing, missing_rest = full - tokens, full_rest - rest
   if missing_rest < 0 then
     missing, missing_rest = missing - 1, missing_rest + drain
   end
-  return pack('>I8I4', now + missing, missing_rest), true
+  return pack('>I8I4', now + missing, missing_rest), true, from + 12, after
 end
 
 return decide

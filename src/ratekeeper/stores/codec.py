@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 
 
 VERSION = b"2"  # of the records' formats: part of every key's digest, so a record of another version is never met
-LONGEST_WHOLE = 128  # a log of more than so many is kept as a ring, which the server changes in place
+LONGEST_WHOLE = 64  # a log of more than so many is kept as a ring, which the server changes in place
 SLACK = 1_000  # milliseconds that a key outlives its state
 MOST_NAMES = 10_000
+SUBJECT_WORDS = 4  # kinds, cost, time to live, limits
+MOST_AT_ONCE = 100  # subjects of a plan that the script decides by recursion
 LOGS = ("sliding_log", "concurrency")  # their states grow and shrink
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
 SHOWN = 32  # letters of a space in a key's name: for people, the digest tells spaces apart
@@ -121,19 +123,19 @@ def time_to_live(limit: Limit) -> int:
 class Subject:
     """One key of a check: the limits whose states are in its record, and how the script is told."""
 
-    __slots__ = ("cuts", "kinds", "parts", "ring", "size", "suffix", "ttl", "words", "words_count")
+    __slots__ = ("cuts", "kinds", "limits", "parts", "ring", "size", "suffix", "ttl")
 
     def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int) -> None:
         self.parts = parts
         self.suffix = suffix
         self.ring = parts[0].algorithm == "sliding_log" and parts[0].count > LONGEST_WHOLE
-        self.kinds = "r" if self.ring else "".join(KINDS[part.algorithm] for part in parts)
+        letters = "r" if self.ring else "".join([KINDS[part.algorithm] for part in parts])
+        self.kinds = letters if len(set(letters)) > 1 else letters[0]  # one letter stands for all that are alike
         self.ttl = number(max(longer, *[time_to_live(part) for part in parts]))
         sizes = [state_size(part) for part in parts]
         self.size = 0 if parts[0].algorithm in LOGS else sum(sizes)  # 0: it varies
         self.cuts = [(sum(sizes[:index]), sum(sizes[: index + 1])) for index in range(len(parts))]
-        self.words = b"".join([bulk(packed_limit(part)) for part in parts])
-        self.words_count = 3 + len(parts)
+        self.limits = bulk(b"".join([packed_limit(part) for part in parts]))
 
     def spell(self, operation: str, cost: int, whole: bool) -> bytes:
         """This subject's words behind those of its plan."""
@@ -144,7 +146,7 @@ class Subject:
             kinds = kinds.translate(REFUND_KINDS)
         if operation in ("reset", "states"):
             return bulk(kinds.encode())
-        return bulk(kinds.encode()) + number(cost) + self.ttl + self.words
+        return bulk(kinds.encode()) + number(cost) + self.ttl + self.limits
 
     def states(self, record: bytes) -> list[State]:
         if len(self.parts) == 1:
@@ -283,8 +285,11 @@ class Request:
         self.keys = b"".join(flat)
         self.keys_count = len(flat)
         word = operation
-        if operation == "check" and not whole and (len(flat) == 1 or all(ledger.is_packed for _, ledger in checks)):
-            word = "one" if len(flat) == 1 else "all"
+        if operation == "check" and not whole:
+            if len(flat) == 1 and len(checks[0][1].subjects[0].parts) == 1:
+                word = "one"
+            elif len(flat) <= MOST_AT_ONCE and all(ledger.is_packed for _, ledger in checks):
+                word = "all"
         words, count = (ONE, 1) if word == "one" else (bulk(word.encode()) + number(len(flat)), 2)
         if operation == "refund":
             words += bulk(b"" if at is None else b"%d" % at)
@@ -292,8 +297,7 @@ class Request:
         pieces = [words]
         for check, ledger in checks:
             pieces.append(ledger.plan_words(operation, check.cost, whole))
-            for subject in ledger.subjects:
-                count += subject.words_count if operation not in ("reset", "states") else 1
+            count += len(ledger.subjects) * (1 if operation in ("reset", "states") else SUBJECT_WORDS)
         self.words = b"".join(pieces)
         self.words_count = count
 
@@ -422,9 +426,9 @@ def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, 
         keys_count += alike - 1
         if alike == 1:
             pieces += ONE, words
-            words_count += 5
+            words_count += 1 + SUBJECT_WORDS
         else:
             pieces += EACH, number(alike), words
-            words_count += 6
+            words_count += 2 + SUBJECT_WORDS
     start = b"*%d\r\n%b%b%b" % (3 + keys_count + words_count, bulk(name), bulk(script), number(keys_count))
     return b"".join([start, *keys, *pieces])
