@@ -137,7 +137,7 @@ def test_rows_and_json_are_plain():
 
 def test_text_has_a_table_and_bars():
     text = str(lab.simulate("10/second", "boundary", algorithms=["gcra", "fixed_window"]))
-    assert text.startswith("boundary: 80 calls by 1 clients (each for itself) in 12 s, seed 1\n")
+    assert text.startswith("boundary: 80 calls by 1 client (each for itself) in 12 s, seed 1\n")
     assert "10/second fixed_window        80        0        2.00 x" in text
     assert text.count("█") >= 4
     assert "\x1b" not in text

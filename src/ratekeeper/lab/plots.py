@@ -27,8 +27,13 @@ def duration(seconds: float) -> str:
         return "-"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (0.001, "ms")):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
+            return f"{seconds / size:{'.3g' if seconds / size < 100 else ',.0f'}} {unit}"
     return f"{seconds * 1e6:.3g} µs"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 client``, ``2,000 clients``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def percent(share: float) -> str:
@@ -72,7 +77,7 @@ def coloured(text: str, code: str) -> str:
 
 LANE_HEAD = (
     *("limit", "admitted", "refused", "worst window", "worst second", "longest wait", "shut out"),
-    *("wrongly admitted", "wrongly refused", "fairness", "bytes/client"),
+    *("wrongly admitted", "wrongly refused", "fairness", "bytes a client"),
 )
 
 
@@ -98,7 +103,7 @@ def lanes_as_text(simulation: Simulation, width: int = 100, colours: bool = Fals
     traffic = simulation.traffic
     who = "counted as one" if simulation.shared else "each for itself"
     seed = f", seed {traffic.seed}" if traffic.seed is not None else ""
-    calls = f"{len(traffic):,} calls by {len(traffic.clients):,} clients ({who})"
+    calls = f"{counted(len(traffic), 'call')} by {counted(len(traffic.clients), 'client')} ({who})"
     lines = [f"{traffic.name}: {calls} in {duration(traffic.span / 1e6)}{seed}", ""]
     lines += columns(LANE_HEAD, [lane_cells(lane) for lane in simulation.lanes])
     label = max(len(lane_cells(lane)[0]) for lane in simulation.lanes) + 2

@@ -6,7 +6,7 @@ Whatever comes from a log is escaped: clients write what they like.
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import ratekeeper
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.errors import InvalidInput
-from ratekeeper.lab.pictures import curve, ranks, stacked
-from ratekeeper.lab.plots import LANE_HEAD, duration, lane_cells, percent
+from ratekeeper.lab.pictures import curve, ranks, stacked, ticks_of
+from ratekeeper.lab.plots import LANE_HEAD, counted, duration, lane_cells, percent
 from ratekeeper.lab.simulate import under
 from ratekeeper.lab.summary import clean, notes, share
 from ratekeeper.model import Limit, Several, parse_limits
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ratekeeper.lab.compare import Comparison
-    from ratekeeper.lab.replay import ClientOutcome, Replay
+    from ratekeeper.lab.replay import ClientOutcome, PathOutcome, Replay
     from ratekeeper.lab.simulate import Simulation
 
 MOST_PLAYED = 20_000
+WIDE = 9  # columns; a table of more is set smaller
 
 
 def write_simulation(simulation: Simulation, path: str | Path) -> None:
@@ -55,19 +56,19 @@ def simulation_page(simulation: Simulation) -> str:
     who = "counted as one" if simulation.shared else "each for itself"
     seed = f", seed {traffic.seed}" if traffic.seed is not None else ""
     body = [
-        f"<h1>{escape(traffic.name)}: {len(simulation.lanes)} limits under the same calls</h1>",
-        f'<p class="quiet">{len(traffic):,} calls by {len(traffic.clients):,} clients, {who}, '
+        f"<h1>{escape(traffic.name)}: {counted(len(simulation.lanes), 'limit')} under the same calls</h1>",
+        f'<p class="quiet">{counted(len(traffic), "call")} by {counted(len(traffic.clients), "client")}, {who}, '
         f"in {duration(traffic.span / 1e6)}{seed}.</p>",
         "<h2>Side by side</h2>",
         table(LANE_HEAD, [lane_cells(lane) for lane in simulation.lanes]),
         f'<p class="quiet">{escape(LANES_MEAN)}</p>',
         "<h2>Over time</h2>",
+        f'<p class="legend quiet">{LEGEND}</p>',
     ]
     most = max((max(lane.asked_in_bin) for lane in simulation.lanes), default=1)
     for lane in simulation.lanes:
         length = lane.bin_seconds * len(lane.asked_in_bin)
-        ticks = [(part / 5, duration(length * part / 5) if part else "0") for part in range(5)]
-        drawn = stacked(lane.admitted_in_bin, lane.refused_in_bin, ticks, most)
+        drawn = stacked(lane.admitted_in_bin, lane.refused_in_bin, ticks_of(length), most)
         caption = f"<b>{escape(lane_cells(lane)[0])}</b>: {lane.admitted:,} admitted, {lane.refused:,} refused"
         body.append(f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>")
     # A bucket says most: it has a burst.
@@ -89,6 +90,7 @@ def simulation_page(simulation: Simulation) -> str:
     )
 
 
+LEGEND = "<span>admitted</span><span>refused</span>"
 LANES_MEAN = (
     "Worst window: the most that one key got into any stretch of one period, as a multiple of the limit. "
     "Worst second: of all clients together. Longest wait: for a turn in a leaky bucket. "
@@ -103,8 +105,8 @@ def replay_page(found: Replay) -> str:
     logs = ", ".join(clean(log.rpartition("/")[2]) for log in found.logs)
     body = [
         f"<h1>{headline(found)}</h1>",
-        f'<p class="quiet">{escape(logs)}: {found.requests:,} requests by {found.clients:,} clients, '
-        f'{found.first_at} to {found.last_at}. <a href="#play">Try another limit</a> below.</p>',
+        f'<p class="quiet">{escape(logs)}: {counted(found.requests, "request")} by '
+        f'{counted(found.clients, "client")}, {spanned(found)}. <a href="#play">Try another limit</a> below.</p>',
         '<div class="cards">',
         card(f"{found.refused:,}", f"requests would be refused, {share(found.refused, found.requests)} of all", "bad"),
         card(f"{found.clients_refused:,}", f"clients would ever be refused, "
@@ -113,10 +115,10 @@ def replay_page(found: Replay) -> str:
              f"{found.calm_clients:,}. These are mostly people.", "bad" if hit else "good"),
         card(busiest_share(found), "of the refusals fall on the busiest 1 % of clients", "good"),
         "</div>",
-        *[f'<p class="quiet">{escape(line)}</p>' for line in notes(found)],
+        *[f'<p class="quiet">{escape(line[:1].upper() + line[1:])}</p>' for line in notes(found)],
         "<h2>Over time</h2>",
         f"<figure>{timeline(found)}"
-        '<figcaption class="legend"><span>admitted</span><span>refused</span></figcaption></figure>',
+        f'<figcaption class="legend">{LEGEND}</figcaption></figure>',
         "<h2>Which rule refuses</h2>",
         table(
             ["rule", "limit", "mode", "requests", "refused", "clients refused", "in shadow", "longest wait"],
@@ -135,10 +137,11 @@ def replay_page(found: Replay) -> str:
         "<p>Clients are ranked by their busiest minute. A good limit is felt at the top and not at the bottom.</p>",
         f"<figure>{ranks(found.ranks)}</figure>",
         *clients_table("The most refused clients", found.top_refused),
-        *paths_table(found),
+        *paths_table("The most refused paths", found.top_refused_paths),
         *suggestions(found),
         *compared(found.comparison),
         *clients_table("The busiest clients", found.top_clients),
+        *paths_table("The busiest paths", found.top_paths),
     ]  # fmt: skip
     times, who, _ = found.played
     about = (
@@ -171,11 +174,21 @@ def card(figure: str, text: str, kind: str) -> str:
 
 def timeline(found: Replay) -> str:
     admitted = [asked - lost for asked, lost in zip(found.asked_in_bin, found.refused_in_bin, strict=True)]
-    start = datetime.fromisoformat(found.bins_at)
-    length = timedelta(seconds=found.bin_seconds * len(admitted))
-    form = "%H:%M" if length < timedelta(days=1) else "%b %d, %H:%M" if length < timedelta(days=4) else "%b %d"
-    ticks = [(part / 5, (start + length * part / 5).strftime(form)) for part in range(5)]
+    length = found.bin_seconds * len(admitted)
+    ticks = ticks_of(length, datetime.fromisoformat(found.bins_at)) if admitted else []
     return stacked(admitted, found.refused_in_bin, ticks, max(found.asked_in_bin, default=1))
+
+
+def spanned(found: Replay) -> str:
+    """``1995-08-01 00:00:01 to 03:44:40 UTC``."""
+    first, last = (stamp.rstrip("Z").split("T") for stamp in (found.first_at, found.last_at))
+    until = last[-1:] if first[0] == last[0] else last
+    return f"{' '.join(first)} to {' '.join(until)} UTC"
+
+
+def moment(stamp: str | None) -> str:
+    """``2026-03-01T12:00:11Z`` -> ``Mar 01, 12:00:11``: short, as there are many."""
+    return datetime.fromisoformat(stamp).strftime("%b %d, %H:%M:%S") if stamp else "-"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1, long: int = -1) -> str:
@@ -187,7 +200,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1, lon
         return f"<tr>{''.join(made)}</tr>"
 
     lines = [cells("td", [clean(cell, 120) for cell in row]) for row in rows]
-    return f'<div class="scroll"><table><thead>{cells("th", head)}</thead><tbody>{"".join(lines)}</tbody></table></div>'
+    kind = ' class="wide"' if len(head) > WIDE else ""
+    inside = f"<thead>{cells('th', head)}</thead><tbody>{''.join(lines)}</tbody>"
+    return f'<div class="scroll"><table{kind}>{inside}</table></div>'
 
 
 def clients_table(title: str, clients: Sequence[ClientOutcome]) -> list[str]:
@@ -197,25 +212,22 @@ def clients_table(title: str, clients: Sequence[ClientOutcome]) -> list[str]:
         [
             one.client, " ".join(one.rules) or "-", f"{one.requests:,}", f"{one.busiest_minute:,}",
             f"{one.refused:,} ({share(one.refused, one.requests)})", duration(one.longest_refused),
-            one.first_refused_at or "-", one.last_refused_at or "-",
+            moment(one.first_refused_at), moment(one.last_refused_at),
         ]
         for one in clients
     ]  # fmt: skip
     head = [
         *("client", "refused by", "requests", "busiest minute", "refused", "longest stretch"),
-        *("first refused at", "last refused at"),
+        *("first refused", "last refused"),
     ]
     return [f"<h2>{escape(title)}</h2>", table(head, rows, text=2)]
 
 
-def paths_table(found: Replay) -> list[str]:
-    if not found.top_refused_paths:
+def paths_table(title: str, paths: Sequence[PathOutcome]) -> list[str]:
+    if not paths:
         return []
-    rows = [
-        [one.path, f"{one.requests:,}", f"{one.refused:,}", share(one.refused, one.requests)]
-        for one in found.top_refused_paths
-    ]
-    return ["<h2>The most refused paths</h2>", table(["path", "requests", "refused", "share"], rows, long=0)]
+    rows = [[one.path, f"{one.requests:,}", f"{one.refused:,} ({share(one.refused, one.requests)})"] for one in paths]
+    return [f"<h2>{escape(title)}</h2>", table(["path", "requests", "refused"], rows, long=0)]
 
 
 def suggestions(found: Replay) -> list[str]:
@@ -244,9 +256,9 @@ def compared(comparison: Comparison | None) -> list[str]:
         "<h2>What would change</h2>",
         '<div class="cards">',
         card(f"{comparison.newly_refused:,}",
-             f"requests newly refused, of {comparison.clients_newly_refused:,} clients", "bad"),
+             f"requests newly refused, of {counted(comparison.clients_newly_refused, 'client')}", "bad"),
         card(f"{comparison.newly_allowed:,}",
-             f"requests newly allowed, of {comparison.clients_newly_allowed:,} clients", "good"),
+             f"requests newly allowed, of {counted(comparison.clients_newly_allowed, 'client')}", "good"),
         card(f"{comparison.refused_by_both:,}", "refused as before", ""),
         card(f"{comparison.allowed_by_both:,}", "allowed as before", ""),
         "</div>",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratekeeper.lab.plots import BLOCKS, DIM, GREEN, RED, bars, coloured, columns, duration, percent, squeezed
+from ratekeeper.lab.plots import BLOCKS, DIM, GREEN, RED, bars, coloured, columns, counted, duration, percent, squeezed
 
 if TYPE_CHECKING:
     from ratekeeper.lab.compare import Comparison
@@ -28,9 +28,10 @@ def replay_as_text(replay: Replay, width: int = 100, colours: bool = False, heig
     """The outcome of a replay as text."""
     green, red, dim = (GREEN, RED, DIM) if colours else ("", "", "")
     lines = [
-        f"{replay.requests:,} requests by {replay.clients:,} clients, {replay.first_at} to {replay.last_at}",
+        f"{counted(replay.requests, 'request')} by {counted(replay.clients, 'client')}, "
+        f"{replay.first_at} to {replay.last_at}",
         f"{replay.refused:,} would be refused ({share(replay.refused, replay.requests)}), "
-        f"of {replay.clients_refused:,} clients ({share(replay.clients_refused, replay.clients)})",
+        f"of {counted(replay.clients_refused, 'client')} ({share(replay.clients_refused, replay.clients)})",
         f"of the calm 99 % of clients, {replay.calm_clients_refused:,} of {replay.calm_clients:,} are ever refused "
         f"({share(replay.calm_clients_refused, replay.calm_clients)})",
     ]
@@ -122,8 +123,8 @@ def suggested(suggestions: tuple[Suggestion, ...]) -> list[str]:
 
 def compared(comparison: Comparison) -> list[str]:
     lines = [
-        f"beside the rules before: {comparison.newly_refused:,} requests of "
-        f"{comparison.clients_newly_refused:,} clients newly refused, "
+        f"beside the rules before: {counted(comparison.newly_refused, 'request')} of "
+        f"{counted(comparison.clients_newly_refused, 'client')} newly refused, "
         f"{comparison.newly_allowed:,} of {comparison.clients_newly_allowed:,} newly allowed",
         f"unchanged: {comparison.allowed_by_both:,} allowed, {comparison.refused_by_both:,} refused",
     ]

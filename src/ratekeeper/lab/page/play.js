@@ -4,6 +4,7 @@
 const play = JSON.parse(document.getElementById("played").textContent);
 const NAMES = Object.keys(RULES);
 const COLUMNS = 160;
+const LONGER = 1.25; // a leaky bucket's last turns may come after the last call; what is later still is not drawn
 const SHARED = "everybody";
 
 // Times come as differences: cheap to carry, added up once.
@@ -34,10 +35,9 @@ function decideAll(name, settings) {
   const limit = makeLimit(name, settings.count, settings.micros, settings.burst, 1);
   const states = new Map();
   const histories = new Map(); // turns of each key that may still share a period with the next
-  const admitted = new Array(COLUMNS).fill(0);
-  const refused = new Array(COLUMNS).fill(0);
+  const turns = [];
+  const refused = [];
   const hit = new Set();
-  let total = 0;
   let longest = 0;
   let worst = 0;
   for (let index = 0; index < times.length; index += 1) {
@@ -47,26 +47,34 @@ function decideAll(name, settings) {
     states.set(key, state);
     let turn = times[index];
     if (!allowed) {
-      refused[Math.floor(((turn - start) / span) * COLUMNS)] += 1;
+      refused.push(turn);
       hit.add(play.who[index]);
       continue;
     }
-    total += 1;
     if (name === "leaky_bucket") {
       const wait = Number(delay(state, now, limit, 1n));
       longest = Math.max(longest, wait);
       turn += wait;
     }
-    admitted[Math.min(COLUMNS - 1, Math.floor(((turn - start) / span) * COLUMNS))] += 1;
+    turns.push(turn);
     const history = histories.get(key) ?? [];
     if (!history.length) histories.set(key, history);
     history.push(turn);
     if (history.length > worst && history[history.length - 1 - worst] > turn - settings.micros) worst += 1;
   }
-  return { admitted, refused, total, longest, worst, hit: hit.size };
+  return { turns, refused, longest, worst, hit: hit.size };
 }
 
-function draw(canvas, outcome, most) {
+function binned(instants, length) {
+  const counts = new Array(COLUMNS).fill(0);
+  for (const at of instants) {
+    const column = Math.floor(((at - start) / length) * COLUMNS);
+    if (column < COLUMNS) counts[column] += 1;
+  }
+  return counts;
+}
+
+function draw(canvas, admitted, refused, most) {
   const scale = window.devicePixelRatio || 1;
   const { clientWidth: width, clientHeight: height } = canvas;
   canvas.width = width * scale;
@@ -76,9 +84,9 @@ function draw(canvas, outcome, most) {
   pen.scale(scale, scale);
   pen.clearRect(0, 0, width, height);
   const step = width / COLUMNS;
-  outcome.admitted.forEach((count, place) => {
+  admitted.forEach((count, place) => {
     const tall = (count / most) * (height - 2);
-    const lost = (outcome.refused[place] / most) * (height - 2);
+    const lost = (refused[place] / most) * (height - 2);
     const left = Math.floor(place * step);
     const wide = Math.max(1, Math.ceil((place + 1) * step) - left - (step > 5 ? 1 : 0));
     pen.fillStyle = colours.getPropertyValue("--admitted");
@@ -124,8 +132,6 @@ function settings() {
   return { count, burst, micros: Number(controls.period.value), shared: controls.shared.checked };
 }
 
-let drawn = null;
-
 function redraw() {
   const chosen = settings();
   const period = controls.period.selectedOptions[0].textContent;
@@ -134,17 +140,21 @@ function redraw() {
   const burst = chosen.burst === chosen.count ? "" : ` burst ${chosen.burst}`;
   byId("limit-shown").textContent = `${chosen.count} per ${period}${burst}`;
   const outcomes = Object.fromEntries(NAMES.map((name) => [name, decideAll(name, chosen)]));
-  const most = Math.max(1, ...Object.values(outcomes).flatMap((one) => one.admitted.map((a, i) => a + one.refused[i])));
+  const last = Math.max(...Object.values(outcomes).map((one) => one.turns.reduce((a, b) => Math.max(a, b), 0)));
+  const length = Math.min(span * LONGER, Math.max(span, last - start + 1)); // one timeline for all six
+  const columns = Object.fromEntries(
+    NAMES.map((name) => [name, [binned(outcomes[name].turns, length), binned(outcomes[name].refused, length)]])
+  );
+  const most = Math.max(1, ...Object.values(columns).flatMap(([admitted, refused]) => admitted.map((a, i) => a + refused[i])));
   for (const name of NAMES) {
     const one = outcomes[name];
-    const lost = times.length - one.total;
+    const lost = one.refused.length;
     const wait = name === "leaky_bucket" ? ` · longest wait ${seconds(one.longest)}` : "";
     lanes[name].figures.textContent =
-      `${number(one.total)} admitted · ${number(lost)} refused (${percent(times.length ? lost / times.length : 0)})` +
+      `${number(one.turns.length)} admitted · ${number(lost)} refused (${percent(times.length ? lost / times.length : 0)})` +
       ` · ${number(one.hit)} clients hit · worst ${period} ${(one.worst / chosen.count).toFixed(2)} ×${wait}`;
-    draw(lanes[name].canvas, one, most);
+    draw(lanes[name].canvas, ...columns[name], most);
   }
-  drawn = outcomes;
 }
 
 let waiting = 0;
