@@ -87,13 +87,15 @@ bench: $(VENV)/.group-bench ## measure, beside the peers
 sanitize: $(INSTALLED) ## run the C core under sanitizers and a leak check
 	@sh scripts/sanitize
 
-# The path in build/ of an earlier build would be packed too.
-wheel: $(INSTALLED) ## build a wheel into dist/ and try it where there is no compiler
+# The path in build/ of an earlier build would be packed too. The wheel is built from the source archive, so that has all.
+# TRY=... names more interpreters to try the wheel on.
+wheel: $(INSTALLED) ## build an archive and a wheel into dist/, and try both where there is no compiler
 	@rm -rf build/lib* build/bdist* dist
-	@$(PY) -m build --wheel --outdir dist . >/dev/null
+	@$(PY) -m build --outdir dist . >/dev/null
 	@rm -rf src/ratekeeper.egg-info
 	@ls dist
-	@sh scripts/try-wheel "$(CURDIR)"/dist/*.whl $(PY) $(TRY)
+	@sh scripts/try-install "$(CURDIR)"/dist/*.whl native $(PY) $(TRY)
+	@sh scripts/try-install "$(CURDIR)"/dist/*.tar.gz pure $(PY)
 
 # Not --quiet: it hides warnings from strict mode too, and then a broken link passes.
 docs: $(VENV)/.group-docs ## build the site into build/site; a broken link fails

@@ -7,6 +7,7 @@ best round of each counts.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import time
@@ -56,6 +57,12 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         print("  ".join([first, *rest]))
+
+
+def resident() -> int:
+    """Bytes of memory that this process has, whoever in it asked for them."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def conditions() -> None:

@@ -1,64 +1,65 @@
 """Claim: a key takes at most 36 bytes in the native table (a log of five 90), at most 160 in pure Python.
 
-Resident memory of a fresh process for each, with a million keys (peers: fewer).  The text of the keys is included where
-it is kept, which native tables do not.
+Resident memory of a fresh process for each, with a million keys (peers: fewer).  The text of the keys, which is short,
+is included where it is kept; native tables do not keep it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
 import subprocess
 import sys
+import warnings
 
-from bench.harness import conditions, table
+from bench.harness import conditions, resident, table
+from bench.peers import AWAITED, PEERS, Call
+from ratekeeper import Limiter
 from ratekeeper.algorithms import ALGORITHMS
 
 KEYS = 1_000_000
-FEWER = 100_000  # for the peers, which take minutes for a million
-SCRIPT = """
-import gc, os, sys, warnings
-warnings.simplefilter("ignore")
-kind, algorithm, keys = sys.argv[1], sys.argv[2], {keys}
+FEWER = 20_000  # for the peers, some of which take minutes for a million
+OURS = ["native", "pure"]
 
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-def calls():
-    if kind in ("native", "pure"):
-        from ratekeeper import Limiter, MemoryStore
-        if kind == "pure":
-            from ratekeeper.stores.memory import MemoryStore
-        store = MemoryStore(max_keys=keys)
-        return Limiter("5/day", algorithm=algorithm, store=store).check
-    from bench.peers import PEERS
-    return PEERS[kind](algorithm, 5, 86_400)
+def call_of(kind: str, algorithm: str, keys: int) -> Call | None:
+    if kind in OURS:
+        from bench.inprocess import STORES
 
-check = calls()
-if check is None:
-    print("nan")
-    sys.exit()
-check("warm up")
-gc.collect()
-before = resident()
-for number in range(keys):
-    key = f"user:{{number}}"
-    for _ in range(5 if algorithm == "sliding_log" else 1):
-        check(key)
-gc.collect()
-print((resident() - before) / keys, flush=True)
-os._exit(0)
-"""
+        return Limiter("5/day", algorithm=algorithm, store=STORES[kind](max_keys=keys)).check  # type: ignore[call-arg]
+    return (PEERS | AWAITED)[kind](algorithm, 5, 86_400)
+
+
+async def measure(kind: str, algorithm: str) -> None:
+    """Print the bytes a key of this process: async, as one of the peers only works in a loop."""
+    warnings.simplefilter("ignore")
+    keys = KEYS if kind in OURS else FEWER
+    call = call_of(kind, algorithm, keys)
+    if call is None:
+        print("nan")
+        return
+    call("warm up")
+    gc.collect()
+    before = resident()
+    for number in range(keys):
+        key = f"user:{number}"
+        for _ in range(5 if algorithm == "sliding_log" else 1):
+            call(key)
+    gc.collect()
+    print((resident() - before) / keys, flush=True)
+    os._exit(0)  # without waiting for what a peer left running
 
 
 def bytes_per_key(kind: str, algorithm: str) -> float:
-    script = SCRIPT.format(keys=KEYS if kind in ("native", "pure") else FEWER)
-    done = subprocess.run([sys.executable, "-c", script, kind, algorithm], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "bench.memory", kind, algorithm]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
 def main() -> None:
     conditions()
-    kinds = ["native", "pure", "limits", "throttled-py", "token-bucket"]
+    kinds = [*OURS, *PEERS, *AWAITED]
     rows = []
     for algorithm in ALGORITHMS:
         found = [bytes_per_key(kind, algorithm) for kind in kinds]
@@ -67,4 +68,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        asyncio.run(measure(*sys.argv[1:]))
+    else:
+        main()

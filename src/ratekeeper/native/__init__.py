@@ -20,6 +20,8 @@ else:
         import ratekeeper.native.core as built
 
         core, REASON = built, "the native core was built"
+    except ModuleNotFoundError:
+        core, REASON = None, "the native core was not built, for want of a C compiler"
     except ImportError as error:
         core, REASON = None, f"the native core could not be loaded: {error}"
 
