@@ -282,7 +282,7 @@ print("ok")
 """
 
 
-@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="a build of its own knows interpreters with a lock of their own")
+@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="it has a build of its own")
 def test_each_interpreter_has_its_own():
     """One with a lock of its own, which the stable ABI cannot promise, decides in Python."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETERS], capture_output=True, text=True)
