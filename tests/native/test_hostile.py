@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -218,6 +219,35 @@ def test_decisions_outlive_their_limiter_and_its_store(limits):
     assert [repr(decision) for decision in kept] == expected
     del kept[::2]
     assert [repr(decision) for decision in kept] == expected[1::2]
+
+
+def test_calls_keep_no_reference_to_what_they_are_given(limits):
+    clock, ways = Hostile(lambda: None), []
+    limiter = Limiter(limits, store=NativeStore(clock=clock))
+    key, other, cost, wrong = str(10**6), ("a", 10**6), int("1234567890"), object()
+    plan = (limiter.plan(key, 1), limiter.plan(other, 2))
+    for ask in (limiter.check, limiter.peek, limiter.store.table(limiter.name, limiter.limits).peek):
+        ways += [lambda ask=ask: ask(key), lambda ask=ask: ask(other, cost), lambda ask=ask: ask(key=key, cost=cost)]
+        ways += [lambda ask=ask: ask(wrong), lambda ask=ask: ask(key, wrong), lambda ask=ask: ask(key, key=key)]
+    for name in ("check", "peek", "take", "refund", "reset", "states"):
+        ask = getattr(limiter.store, name)
+        ways += [lambda ask=ask: ask(plan), lambda ask=ask: ask((plan[0], wrong)), lambda ask=ask: ask(wrong)]
+    watched = [key, other, cost, wrong, plan, *plan, limiter.limits, clock, limiter.store, Decision]
+
+    def run(act):
+        clock.act = act
+        for way in ways:
+            for _ in range(20):
+                with suppress(TypeError, ValueError, AttributeError, ZeroDivisionError):
+                    repr(way())
+
+    for act in (lambda: None, lambda: 1 / 0):
+        run(act)  # the first time makes tables
+        gc.collect()
+        before = [sys.getrefcount(one) for one in watched]
+        run(act)
+        gc.collect()
+        assert [sys.getrefcount(one) for one in watched] == before
 
 
 def test_a_store_in_a_cycle_is_collected():
