@@ -38,10 +38,10 @@ static inline bool make_shared(const Shape *shape, void *memory, uint32_t region
 static inline Shelf *shared_shelf(Shape *shape, void *memory, uint32_t regions, uint32_t buckets, const u64 seed[2],
                                   u64 identity) {
     Shelf *shelf = calloc(1, sizeof(Shelf));
-    Region *region = calloc(regions, sizeof(Region));
+    Region *region = new_regions(regions);
     if (!shelf || !region) {
         free(shelf);
-        free(region);
+        drop_regions(region, regions);
         return NULL;
     }
     for (uint32_t index = 0; index < regions; index++) {

@@ -11,6 +11,7 @@
 #define RATEKEEPER_TABLE_H
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include "guard.h"
 #include "record.h"
@@ -416,6 +417,8 @@ static inline void forget_all(Shelf *shelf) {
         hold(&shelf->region[index].lock);
     for (uint32_t index = 0; index < shelf->regions; index++) {
         Region *region = shelf->region + index;
+        if (!region->memory)
+            continue;
         for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
             if (slot_taken(shelf->shape, region, slot))
                 drop_slot(shelf, region, slot);
@@ -436,20 +439,37 @@ static inline void forget_all(Shelf *shelf) {
         let_go(&shelf->region[index].lock);
 }
 
+/* Regions that nothing was put into yet cost no memory: most tables stay far below their bound. */
+#define FEW_REGIONS 128
+
+static inline Region *new_regions(uint32_t count) {
+    if (count <= FEW_REGIONS)
+        return calloc(count, sizeof(Region));
+    void *memory = mmap(NULL, count * sizeof(Region), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static inline void drop_regions(Region *region, uint32_t count) {
+    if (count <= FEW_REGIONS)
+        free(region);
+    else if (region)
+        munmap(region, count * sizeof(Region));
+}
+
 static inline void drop_shelf(Shelf *shelf) {
     if (!shelf->shape->shared)
         forget_all(shelf);
-    free(shelf->region);
+    drop_regions(shelf->region, shelf->regions);
     free(shelf->shape);
     free(shelf);
 }
 
 static inline Shelf *private_shelf(Shape *shape, u64 max_keys, const u64 seed[2]) {
     Shelf *shelf = calloc(1, sizeof(Shelf));
-    Region *region = calloc(regions_for(max_keys), sizeof(Region));
+    Region *region = new_regions(regions_for(max_keys));
     if (!shelf || !region) {
         free(shelf);
-        free(region);
+        drop_regions(region, regions_for(max_keys));
         return NULL;
     }
     shelf->shape = shape;
