@@ -1,13 +1,22 @@
-"""Threads that speak for one another: nobody leads for longer than its own deadline allows."""
+"""Threads that speak for one another: each gets its own answer, and nobody leads or waits longer than it should."""
 
+import signal
 import threading
 
+import pytest
+
+from ratekeeper import StoreUnavailable
 from ratekeeper.stores import combine
-from ratekeeper.stores.combine import TURNS, Combiner
+from ratekeeper.stores.combine import MOST, TURNS, Combiner
 
 
 class Asked:
     """A request as far as a combiner knows it."""
+
+    future: object
+
+    def __init__(self, number=0):
+        self.number = number
 
 
 def lead_with_others(monkeypatch, seconds_each):
@@ -18,27 +27,157 @@ def lead_with_others(monkeypatch, seconds_each):
     batches, others = [], []
 
     def deliver(requests, since):
-        batches.append(threading.get_ident())
-        now[0] += seconds_each
-        if len(others) < 2 * TURNS and threading.get_ident() == leader:  # another caller comes while this one waits
-            before = len(combiner.pending)
-            others.append(threading.Thread(target=combiner.ask, args=(Asked(), 50)))
-            others[-1].start()
-            while len(combiner.pending) == before:
-                pass
+        speak(None, since)
         for request in requests:
             request.future.set_result("answer")
 
-    combiner = Combiner(deliver, "here")
+    def speak(request, since):
+        batches.append(threading.get_ident())
+        now[0] += seconds_each
+        if len(others) < 2 * TURNS and threading.get_ident() == leader:  # another caller comes while this one waits
+            before = len(combiner.line)
+            others.append(threading.Thread(target=combiner.ask, args=(Asked(), 50)))
+            others[-1].start()
+            while len(combiner.line) == before:
+                pass
+        return "answer"
+
+    combiner = Combiner(deliver, speak, "here")
     assert combiner.ask(Asked(), 50) == "answer"
     for thread in others:
         thread.join()
+    assert not combiner.line
+    assert combiner.speaking.acquire(False)
     return batches.count(leader)
 
 
 def test_a_leader_speaks_for_others_a_few_times(monkeypatch):
-    assert lead_with_others(monkeypatch, 0.001) == TURNS
+    assert lead_with_others(monkeypatch, 0.001) == 1 + TURNS
 
 
 def test_a_leader_that_waited_long_hands_over(monkeypatch):
     assert lead_with_others(monkeypatch, 10.0) == 1
+
+
+def test_everybody_gets_its_own_answer_and_nobody_is_left_behind():
+    sizes = []
+
+    def deliver(requests, since):
+        sizes.append(len(requests))
+        for request in requests:
+            if request.number % 7:
+                request.future.set_result(request.number)
+            else:
+                request.future.set_exception(StoreUnavailable("here", f"{request.number}"))
+
+    def speak(request, since):
+        if request.number % 7:
+            return request.number
+        raise StoreUnavailable("here", f"{request.number}")
+
+    combiner = Combiner(deliver, speak, "here")
+    wrong = []
+
+    def run(first):
+        for number in range(first, first + 400):
+            try:
+                told = combiner.ask(Asked(number), 60)
+            except StoreUnavailable as error:
+                told = int(error.why) if number % 7 == 0 else None
+            if told != number:
+                wrong.append((number, told))
+
+    threads = [threading.Thread(target=run, args=(number * 1000,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert not combiner.line
+    assert combiner.speaking.acquire(False)
+    assert max(sizes, default=1) <= MOST
+
+
+class Held:
+    """A combiner whose first call is under way until ``over``; those who come meanwhile stand in line."""
+
+    def __init__(self):
+        self.over, self.began, self.first_over = threading.Event(), threading.Event(), threading.Event()
+        self.combiner = Combiner(self.deliver, self.speak, "here")
+        self.told = {}
+        self.threads = []
+        self.start("first", 60)
+        self.began.wait()
+
+    def speak(self, request, since):
+        self.began.set()
+        self.first_over.wait()
+        return request.number
+
+    def deliver(self, requests, since):
+        self.over.wait()
+        for request in requests:
+            if not request.future.done():
+                request.future.set_result(request.number)
+
+    def ask(self, name, deadline):
+        try:
+            self.told[name] = self.combiner.ask(Asked(name), deadline)
+        except StoreUnavailable as error:
+            self.told[name] = error
+
+    def start(self, name, deadline):
+        waiting = len(self.combiner.line) if self.threads else -1
+        self.threads.append(threading.Thread(target=self.ask, args=(name, deadline)))
+        self.threads[-1].start()
+        while self.threads[1:] and len(self.combiner.line) == waiting:
+            pass
+
+    def finish(self):
+        self.first_over.set()
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        assert not self.combiner.line
+        assert self.combiner.speaking.acquire(False)
+        return self.told
+
+
+def test_who_waits_in_line_until_the_deadline_has_not_paid():
+    held = Held()
+    held.start("second", 60)
+    held.ask("late", 0.001)
+    told = held.finish()
+    assert (told["first"], told["second"]) == ("first", "second")
+    assert (told["late"].why, told["late"].charged) == ("other threads waited for it until the deadline", False)
+
+
+def test_who_gives_up_when_sent_may_have_paid_and_those_behind_it_are_answered():
+    held = Held()
+    for name, deadline in (("second", 60), ("late", 0.3), ("third", 60)):
+        held.start(name, deadline)
+    held.first_over.set()  # it is answered, and speaks for the others until the deadline of one of them has passed
+    held.threads[2].join()
+    told = held.finish()
+    assert (told["first"], told["second"], told["third"]) == ("first", "second", "third")
+    assert (told["late"].why, told["late"].charged) == ("gave no answer in 300 ms", None)
+
+
+def test_an_interrupted_thread_leaves_nobody_behind_waiting():
+    held = Held()
+    held.start("second", 60)
+
+    def interrupt():
+        while len(held.combiner.line) < 2:
+            pass
+        held.threads.append(threading.Thread(target=held.ask, args=("third", 60)))
+        held.threads[-1].start()
+        while len(held.combiner.line) < 3:
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        held.combiner.ask(Asked("main"), 60)
+    told = held.finish()
+    assert told == {"first": "first", "second": "second", "third": "third"}

@@ -10,7 +10,7 @@ import pytest
 from ratekeeper import AsyncLimiter, Limiter
 
 END_OF_HANDSHAKE = b"states\r\n$1\r\n0\r\n"
-REPLIES = 4
+REPLIES = 3
 
 
 @pytest.fixture

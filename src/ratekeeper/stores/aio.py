@@ -210,7 +210,8 @@ class AsyncLink:
                 self.address = await self.find()
                 wire = await open_wire(self.address, self.settings, self.receive, self.lost)
                 handshake = Handshake(self.settings, self.script)
-                handshake.judge(await converse(wire, handshake.payload, handshake.replies))
+                while handshake.words:
+                    handshake.judge(await converse(wire, handshake.payload, len(handshake.words)))
         except (OSError, HiredisError, TimeoutError, StoreUnavailable) as error:
             if wire is not None:
                 wire.close()

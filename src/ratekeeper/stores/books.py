@@ -62,8 +62,7 @@ class Books:
         for check, ledger in zip(plan, ledgers, strict=True):
             denial = ledger.denials.by_key.get(check.key)
             if denial is not None and denial.holds(check.limit, check.cost, nanos):
-                now = denial.now + (nanos - denial.sent) // 1000
-                found.append(decision(False, check.limit, denial.state, now, check.cost))
+                found.append(denial.decision(check.cost, nanos))
             else:
                 found.append(None)
         if not any(each is not None for each in found):

@@ -1,12 +1,14 @@
 """Many threads, few round trips: whoever comes first speaks for all who come while it waits.
 
-A thread that finds nobody speaking becomes the leader and sends at once: alone, it waits for nobody.  Those who come
-meanwhile line up; when the leader is done, the first of them leads all of them.
+A thread that finds nobody speaking speaks at once: alone, it waits for nobody, and nothing is made for it to wait with.
+Those who come meanwhile line up; when the speaker is done, it speaks for all of them, a few times over.
 """
 
 from __future__ import annotations
 
 from _thread import allocate_lock
+from collections import deque
+from contextlib import suppress
 from time import monotonic
 
 from ratekeeper.errors import StoreUnavailable
@@ -21,18 +23,21 @@ if TYPE_CHECKING:
 
 TURNS = 8
 LEADS_FOR = 0.1  # of the deadline: a leader that has its answer may have to wait a deadline more for the others'
-MOST = 128  # requests of one command: well below a millisecond of the server's time
+LAST_WAIT = 1.0  # seconds for what takes microseconds
+MOST = 64  # requests of one command: well below a millisecond of the server's time
 
 
 class Waiter:
     """Where one thread waits for its answer, or for its turn to lead."""
 
-    __slots__ = ("error", "finished", "gate", "leads", "result")
+    __slots__ = ("error", "finished", "gate", "has_left", "leads", "next", "result")
 
-    def __init__(self) -> None:
+    def __init__(self, gate: LockType | None = None) -> None:
         self.finished = False
+        self.has_left = False
         self.leads = False
-        self.gate: LockType | None = None  # only those who wait for another need one
+        self.gate = gate  # only those who wait for another have one
+        self.next: LockType | None = None  # to be opened once this one's owner is awake
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -41,101 +46,151 @@ class Waiter:
 
     def set_result(self, result: Any) -> None:
         self.result = result
-        self.finish()
+        self.finished = True
 
     def set_exception(self, error: BaseException) -> None:
         self.error = error
-        self.finish()
-
-    def finish(self) -> None:
         self.finished = True
-        if self.gate is not None:
-            self.gate.release()
 
     def answer(self) -> Any:
+        if self.next is not None:
+            self.next.release()
         if self.error is not None:
             raise self.error
         return self.result
 
 
 class Combiner:
-    """Gathers requests for one server; ``deliver`` settles a list of them and never raises."""
+    """Gathers requests for one server.
 
-    def __init__(self, deliver: Callable[[list[AnyRequest], float], None], name: str) -> None:
+    ``deliver`` settles a list of requests, asked at that instant, and raises nothing but interruptions; ``speak``
+    answers a single one with less work, or raises StoreUnavailable.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[list[AnyRequest], float], None],
+        speak: Callable[[AnyRequest, float], Any],
+        name: str,
+    ) -> None:
         self.deliver = deliver
+        self.speak = speak
         self.name = name
-        self.lock = allocate_lock()
-        self.pending: list[AnyRequest] = []
-        self.is_led = False
+        self.speaking = allocate_lock()  # held by the thread that leads; handed on with the lead
+        self.line: deque[AnyRequest] = deque()
+        self.leaving = allocate_lock()  # around leaving the line other than to be sent
 
     def ask(self, request: AnyRequest, deadline: float) -> Any:
         """The answer to ``request``, or StoreUnavailable after ``deadline`` seconds."""
         since = monotonic()
-        waiter = Waiter()
-        request.future = waiter
-        with self.lock:
-            self.pending.append(request)
-            leads = not self.is_led
-            if leads:
-                self.is_led = True
+        if not self.speaking.acquire(False):
+            return self.wait(request, since, deadline)
+        try:
+            return self.speak(request, since)
+        finally:
+            if self.line:
+                self.lead([], monotonic(), since + deadline * LEADS_FOR)
             else:
-                waiter.gate = gate = allocate_lock()
-                gate.acquire()
-        if not leads:
-            if not gate.acquire(True, deadline) and not self.give_up(request, waiter):
-                raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
-            if waiter.finished:
+                self.fall_silent()
+
+    def wait(self, request: AnyRequest, since: float, deadline: float) -> Any:
+        """Stand in line for an answer, or for the turn to lead."""
+        gate = allocate_lock()
+        gate.acquire()
+        waiter = request.future = Waiter(gate)
+        self.line.append(request)
+        until = since + deadline * LEADS_FOR
+        if self.speaking.acquire(False):  # who spoke left, before it could see us or just after it answered
+            if self.leave(request):
+                waiter.gate = None
+                self.lead([request], since, until)
                 return waiter.answer()
+            self.fall_silent()
+        try:
+            opened = gate.acquire(True, deadline)
+        except BaseException:  # raised by the handler of a signal: others must not wait for this one
+            with suppress(StoreUnavailable):
+                if self.give_up(request, waiter):
+                    waiter.answer() if waiter.finished else self.fall_silent()
+            raise
+        if not opened and not self.give_up(request, waiter):
+            raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
+        if not waiter.finished:
             waiter.gate = None
-        self.lead(since, since + deadline * LEADS_FOR)
+            self.lead([request], since, until)
         return waiter.answer()
 
     def give_up(self, request: AnyRequest, waiter: Waiter) -> bool:
         """Leave the line after the deadline; True if just then the answer came, or the turn to lead."""
-        with self.lock:
-            if waiter.finished or waiter.leads:
+        with self.leaving:
+            if waiter.leads:
                 return True
-            if request in self.pending:
-                self.pending.remove(request)
-                raise StoreUnavailable(self.name, "other threads waited for it until the deadline")
-            waiter.finished = True  # on its way: its answer goes nowhere
-            waiter.gate = None
-            return False
+            if not waiter.finished:
+                if self.leave(request):
+                    raise StoreUnavailable(self.name, "other threads waited for it until the deadline")
+                waiter.finished = waiter.has_left = True  # on its way: its answer goes nowhere
+                return False
+        waiter.gate.acquire(True, LAST_WAIT)  # type: ignore[union-attr]  # it opens in a moment, and others behind it
+        return True
 
-    def lead(self, since: float, until: float) -> None:
+    def leave(self, request: AnyRequest) -> bool:
+        try:
+            self.line.remove(request)
+        except ValueError:
+            return False
+        return True
+
+    def lead(self, batch: list[AnyRequest], since: float, until: float) -> None:
         """Speak for all who wait, a few times over: each change of leader costs two switches of threads."""
-        heir: Any = None
-        for turn in range(TURNS):
-            with self.lock:
-                batch = self.pending[:MOST]
-                del self.pending[:MOST]
+        for _ in range(TURNS):
+            if not batch and (not self.line or since >= until):
+                break
+            self.gather(batch)
             try:
-                self.deliver(batch, since if turn == 0 else monotonic())
+                self.deliver(batch, since)
             except BaseException:
                 self.abandon(batch)
                 raise
-            with self.lock:
-                if not self.pending:
-                    self.is_led = False
+            self.wake(batch)
+            batch, since = [], monotonic()
+        self.fall_silent()
+
+    def gather(self, batch: list[AnyRequest]) -> None:
+        with suppress(IndexError):
+            while len(batch) < MOST:
+                batch.append(self.line.popleft())
+
+    def wake(self, batch: list[AnyRequest]) -> None:
+        """Open the gate of the first who was answered; each opens the next one's.
+
+        All at once would only queue up for the interpreter, and each would be put to sleep again.
+        """
+        following: Any = None
+        for request in reversed(batch):
+            waiter: Any = request.future
+            if waiter.gate is not None and not waiter.has_left:
+                waiter.next, following = following, waiter.gate
+        if following is not None:
+            following.release()
+
+    def fall_silent(self) -> None:
+        """Let the first in line lead; with nobody there, whoever comes next."""
+        while True:
+            with self.leaving:
+                if self.line:
+                    heir: Any = self.line.popleft().future
+                    heir.leads = True
+                    heir.gate.release()
                     return
-            if monotonic() >= until:
-                break
-        with self.lock:
-            if self.pending:
-                heir = self.pending[0].future
-                heir.leads = True
-            else:
-                self.is_led = False
+            self.speaking.release()
+            # Whoever lined up before the release saw somebody speaking, and waits.
+            if not self.line or not self.speaking.acquire(False):
                 return
-        heir.gate.release()
 
     def abandon(self, batch: list[AnyRequest]) -> None:
-        """A leader that was interrupted must leave nobody waiting."""
+        """A leader that was interrupted must leave nobody waiting: those in line have an heir."""
         for request in batch:
             if not request.future.done():
                 request.future.set_exception(StoreUnavailable(self.name, "was interrupted", charged=None))
-        with self.lock:
-            left, self.pending = self.pending, []
-            self.is_led = False
-        for request in left:
-            request.future.set_exception(StoreUnavailable(self.name, "was interrupted"))
+        self.wake(batch)
+        self.fall_silent()

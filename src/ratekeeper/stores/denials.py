@@ -8,6 +8,7 @@ seen after ``LONGEST`` at most.
 
 from __future__ import annotations
 
+from ratekeeper.model import Decision, decided
 from ratekeeper.stores.logs import is_partial
 
 TYPE_CHECKING = False
@@ -20,15 +21,15 @@ MOST = 10_000
 
 
 class Denial:
-    """One refusal: asked at ``sent`` (our nanoseconds), decided at ``now`` (the store's microseconds)."""
+    """One refusal: asked at ``sent`` and known until ``until``, our nanoseconds; the store's are ``ahead`` of them."""
 
-    __slots__ = ("cost", "is_partial", "limit", "now", "sent", "state", "until")
+    __slots__ = ("ahead", "cost", "is_partial", "limit", "sent", "state", "until")
 
     def __init__(self, limit: Limit | Several, cost: int, state: State, now: int, sent: int, until: int) -> None:
         self.limit = limit
         self.cost = cost
         self.state = state
-        self.now = now
+        self.ahead = now * 1000 - sent
         self.sent = sent
         self.until = until
         self.is_partial = is_partial(state)
@@ -37,6 +38,9 @@ class Denial:
         if not self.sent <= nanos < self.until or limit is not self.limit:
             return False
         return cost == self.cost or (cost > self.cost and not self.is_partial)
+
+    def decision(self, cost: int, nanos: int) -> Decision:
+        return decided(Decision, (False, self.limit, self.state, (nanos + self.ahead) // 1000, cost))
 
 
 class Denials:

@@ -104,7 +104,9 @@ def judge(flight: Flight, error: Exception, asked: Address) -> tuple[str, int, A
     action = TROUBLES.get(word, "unknown")
     slot, place = -1, asked
     flight.asking = False
-    if action == "evaluate":
+    if action == "again":
+        flight.tries = 0  # a slot on the move: until the deadline, and wherever that leads
+    elif action == "evaluate":
         flight.evaluate = True
     elif action == "elsewhere":
         _, index, target = text.split(" ")[:3]
@@ -117,7 +119,11 @@ def judge(flight: Flight, error: Exception, asked: Address) -> tuple[str, int, A
 
 
 class Handshake:
-    """The first words on a connection, and whether their replies let us go on."""
+    """The first words on a connection: ``while words: judge(replies to payload)``.
+
+    The script itself is sent only to a server that says it lacks it, after all else was well: before a client has named
+    itself servers take no long word, and hang up instead of saying why.
+    """
 
     def __init__(self, settings: Settings, script: Script) -> None:
         self.settings = settings
@@ -129,24 +135,24 @@ class Handshake:
             self.words.append(([b"SELECT", b"%d" % settings.db], True))
         if settings.client_name:
             self.words.append(([b"CLIENT", b"SETNAME", settings.client_name.encode()], False))
-        self.words.append(([b"SCRIPT", b"LOAD", script.text], False))
         self.words.append(([b"INFO", b"memory"], False))
         # The script itself, asked for nothing: a server may answer PING and run no script.
-        self.words.append(([b"EVALSHA", script.sha, b"0", *script.nothing], True))
+        trial = ([b"EVALSHA", script.sha, b"0", *script.nothing], True)
+        self.words.append(trial)
+        self.loading = [([b"SCRIPT", b"LOAD", script.text], False), trial]
 
     @property
     def payload(self) -> bytes:
         return b"".join([spoken(*words) for words, _ in self.words])
 
-    @property
-    def replies(self) -> int:
-        return len(self.words)
-
     def judge(self, replies: Sequence[Any]) -> None:
         """Raise StoreUnavailable if the server will not serve us; warn if it will forget."""
-        for (words, matters), reply in zip(self.words, replies, strict=True):
+        said, self.words = self.words, []
+        for (words, matters), reply in zip(said, replies, strict=True):
             if isinstance(reply, ReplyError):
-                if matters and not str(reply).startswith("NOSCRIPT"):  # it answers: the next one is sent whole
+                if str(reply).startswith("NOSCRIPT"):  # if it cannot be loaded either, each command brings it along
+                    self.words, self.loading = self.loading, []
+                elif matters:
                     raise StoreUnavailable(self.settings.shown, f"refused {words[0].decode()}: {reply}")
             elif words[0] == b"INFO":
                 warn_of_eviction(reply, self.settings.shown)

@@ -205,7 +205,7 @@ class AsyncLeasedTable:
             found = leases.serve(lease, cost, self.nanos())
             if found is not None:
                 return found
-            known = self.inner.known(key, cost)  # type: ignore[misc]
+            known = self.inner.known(key, cost)
             if known is not None:
                 return known
             if lease.asking is None:

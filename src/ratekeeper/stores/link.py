@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CONNECT_FOR = 1.0  # seconds, in the background
 IDLE = 1.0  # seconds after which a connection may have been closed by something in between
+DONE = threading.Event()
+DONE.set()
 
 
 class Connection:
@@ -49,10 +51,11 @@ class Connection:
         self.is_plain = settings.tls is None
         self.reader = Reader()
         self.used_at = monotonic()
+        self.patience = left  # the socket's timeout
 
     def exchange(self, payload: bytes, replies: int, until: float) -> list[Any]:
-        now = monotonic()
-        self.socket.settimeout(max(0.0005, until - now))
+        """Send ``payload`` and gather so many replies, until that instant."""
+        self.wait_until(until)
         self.socket.sendall(payload)
         found: list[Any] = []
         reader = self.reader
@@ -63,17 +66,23 @@ class Connection:
             reader.feed(part)
             while (reply := reader.gets()) is not False:
                 found.append(reply)
-            now = monotonic()
             if len(found) >= replies:
-                self.used_at = now
                 return found
-            self.socket.settimeout(max(0.0005, until - now))
+            self.wait_until(until)
+
+    def wait_until(self, until: float) -> None:
+        now = self.used_at = monotonic()
+        left = max(0.0005, until - now)
+        if not -0.001 < left - self.patience < 0.0001:  # setting it is a system call
+            self.socket.settimeout(left)
+            self.patience = left
 
     def is_stale(self) -> bool:
         """Whether the other side closed an idle connection: better known before sending than after."""
-        if monotonic() - self.used_at < IDLE or not self.is_plain:
+        if not self.is_plain:
             return False
         self.socket.settimeout(0)  # else Python itself would wait, whatever the flags say
+        self.patience = 0.0
         try:
             return self.socket.recv(1, socket.MSG_PEEK) == b""
         except BlockingIOError:
@@ -112,39 +121,45 @@ class Link:
 
     def exchange(self, flights: Sequence[Flight], until: float) -> tuple[list[Any], Address]:
         """Send all flights in one go; their replies, and who gave them."""
+        payload = b"".join([flight.payload(self.script, self.clock, self.gives_time) for flight in flights])
+        extra = sum([flight.asking for flight in flights])
+        replies, asked = self.transfer(payload, len(flights) + extra, until)
+        if extra:
+            kept = iter(replies)
+            replies = [(next(kept), next(kept))[1] if flight.asking else next(kept) for flight in flights]
+        return replies, asked
+
+    def transfer(self, payload: bytes, replies: int, until: float) -> tuple[list[Any], Address]:
+        """Send ``payload`` on a good connection; so many replies, and who gave them."""
         if self.breaker.is_open:
             self.refuse()
-        if not self.wire.acquire(True, max(0.0, until - monotonic())):
+        if not self.wire.acquire(False) and not self.wire.acquire(True, max(0.0, until - monotonic())):
             raise StoreUnavailable(self.name, "was busy until the deadline")
         try:
-            connection = self.connected(until)
-            payload = b"".join([flight.payload(self.script, self.clock, self.gives_time) for flight in flights])
-            extra = sum([flight.asking for flight in flights])
+            connection = self.connection
+            if connection is not None and monotonic() - connection.used_at > IDLE and connection.is_stale():
+                self.drop(connection)
+                connection = None
+            if connection is None:
+                connection = self.connected(until)
             try:
-                replies = connection.exchange(payload, len(flights) + extra, until)
+                return connection.exchange(payload, replies, until), connection.address
             except BaseException as error:
                 self.drop(connection)
-                why = self.silent() if isinstance(error, TimeoutError) else f"lost the connection ({error})"
                 if not isinstance(error, (OSError, HiredisError)):
                     raise
+                why = (
+                    f"gave no answer in {self.settings.deadline * 1000:g} ms"
+                    if isinstance(error, TimeoutError)
+                    else f"lost the connection ({error})"
+                )
                 self.trip(why)
                 raise StoreUnavailable(self.name, why, charged=None) from error
         finally:
             self.wire.release()
-        if extra:
-            kept = iter(replies)
-            replies = [(next(kept), next(kept))[1] if flight.asking else next(kept) for flight in flights]
-        return replies, connection.address
-
-    def silent(self) -> str:
-        return f"gave no answer in {self.settings.deadline * 1000:g} ms"
 
     def connected(self, until: float) -> Connection:
-        connection = self.connection
-        if connection is not None:
-            if not connection.is_stale():
-                return connection
-            self.drop(connection)
+        """A new connection, waited for until that instant."""
         attempt = self.reach()
         attempt.wait(max(0.0, until - monotonic()))
         connection = self.connection
@@ -167,6 +182,8 @@ class Link:
     def reach(self) -> threading.Event:
         """Start to connect, unless that is under way."""
         with self.lock:
+            if self.attempt is None and self.connection is not None:
+                return DONE  # just now
             if self.attempt is None:
                 self.attempt = threading.Event()
                 threading.Thread(
@@ -180,7 +197,8 @@ class Link:
         try:
             connection = Connection(self.find(until), self.settings, until)
             handshake = Handshake(self.settings, self.script)
-            handshake.judge(connection.exchange(handshake.payload, handshake.replies, until))
+            while handshake.words:
+                handshake.judge(connection.exchange(handshake.payload, len(handshake.words), until))
         except Exception as error:  # whatever it is, those who wait must hear of it
             if connection is not None:
                 connection.close()
@@ -208,13 +226,14 @@ class Link:
             log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
 
     def drop(self, connection: Connection | None = None) -> None:
-        """Close the connection, so that the next call makes a new one."""
+        """Close the connection, so that the next call makes a new one; of a given one only that."""
         with self.lock:
-            found = self.connection
-            if connection is None or found is connection:
+            if connection is None:
+                connection = self.connection
+            if self.connection is connection:
                 self.connection = None
-        for each in {found, connection} - {None}:
-            each.close()  # type: ignore[union-attr]
+        if connection is not None:
+            connection.close()
 
     def close(self) -> None:
         with self.lock:

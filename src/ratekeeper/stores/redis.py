@@ -18,7 +18,8 @@ from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.books import Books
 from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
-from ratekeeper.stores.combine import Combiner
+from ratekeeper.stores.codec import command
+from ratekeeper.stores.combine import Combiner, Waiter
 from ratekeeper.stores.flight import Flight, judge
 from ratekeeper.stores.leases import LeasedTable, can_lease, validate
 from ratekeeper.stores.link import Link, ask_once
@@ -29,6 +30,7 @@ from ratekeeper.stores.standby import Standby
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from ratekeeper.clock import Clock
@@ -160,7 +162,11 @@ class RedisStore:
 
             find = self.find_master if self.settings.service else stay
             link = Link(self.settings, self.script, find, name, self.clock, self.gives_time)
-            combiner = Combiner(lambda requests, since: self.deliver(link, requests, since), name)
+            combiner = Combiner(
+                lambda requests, since: self.deliver(link, requests, since),
+                lambda request, since: self.speak(link, request, since),
+                name,
+            )
             found = self.links.setdefault(address, (link, combiner))
         return found
 
@@ -213,15 +219,31 @@ class RedisStore:
             why = f"no sentinel knows the service {self.settings.service!r}"
         raise StoreUnavailable(self.settings.shown, f"could not find the master ({why})")
 
+    def speak(self, link: Link, request: AnyRequest, since: float) -> Any:
+        """Answer a single request: ``deliver`` with the least work, unless the server has something else to say."""
+        until = since + self.settings.deadline
+        sent = self.clock.nanos()
+        payload = command((request,), b"EVALSHA", self.script.sha, sent // 1000 if self.gives_time else None)
+        (reply,), asked = link.transfer(payload, 1, until)
+        if reply.__class__ is bytes:
+            with suppress(Exception):  # then it is no reply to this, and the long way says so
+                return request.read(reply, sent)
+        waiter = request.future = Waiter()
+        flight = Flight([request], since)
+        flight.tries, flight.sent = 1, sent
+        self.travel(self.settle(link, [flight], [reply], asked, until), until)
+        return waiter.answer()
+
     def deliver(self, link: Link, requests: list[AnyRequest], since: float) -> None:
         """Settle all requests: send, read, and send again what was not executed, within the deadline."""
-        until = since + self.settings.deadline
         flights = (
             [Flight([request], since) for request in requests]
             if self.settings.is_cluster
             else [Flight(requests, since)]
         )
-        legs = [(link, flights)]
+        self.travel([(link, flights)], since + self.settings.deadline)
+
+    def travel(self, legs: list[tuple[Link, list[Flight]]], until: float) -> None:
         while legs:
             link, flights = legs.pop()
             try:
@@ -229,32 +251,40 @@ class RedisStore:
             except StoreUnavailable as error:
                 for flight in flights:
                     flight.fail(error)
-                continue
-            for flight, reply in zip(flights, replies, strict=True):
-                if not isinstance(reply, ReplyError):
-                    if not flight.land(reply, link.name):
-                        link.drop()
-                        link.trip("answered something else than was asked")
-                    continue
-                action, slot, place = judge(flight, reply, asked)
-                if action == "again" and monotonic() + PAUSE < until:
-                    sleep(PAUSE)
-                    legs.append((link, [flight]))
-                elif action == "evaluate":
-                    legs.append((link, [flight]))
-                elif action == "elsewhere":
-                    if not flight.asking:
-                        self.slots.moved(slot, place)
-                    legs.append((self.line_to(place)[0], [flight]))
-                elif action == "anew":
+            else:
+                legs += self.settle(link, flights, replies, asked, until)
+
+    def settle(
+        self, link: Link, flights: Sequence[Flight], replies: Sequence[Any], asked: Address, until: float
+    ) -> list[tuple[Link, list[Flight]]]:
+        """Hand out replies; where flights that were not executed must go next."""
+        legs: list[tuple[Link, list[Flight]]] = []
+        for flight, reply in zip(flights, replies, strict=True):
+            if not isinstance(reply, ReplyError):
+                if not flight.land(reply, link.name):
                     link.drop()
-                    legs.append((link, [flight]))
-                else:
-                    if action == "down":
-                        link.drop()
-                        link.trip(f"answered {reply}")
-                    charged = None if action == "unknown" else False
-                    flight.fail(StoreUnavailable(link.name, f"answered {reply}", charged))
+                    link.trip("answered something else than was asked")
+                continue
+            action, slot, place = judge(flight, reply, asked)
+            if action == "again" and monotonic() + PAUSE < until:
+                sleep(PAUSE)
+                legs.append((link, [flight]))
+            elif action == "evaluate":
+                legs.append((link, [flight]))
+            elif action == "elsewhere":
+                if not flight.asking:
+                    self.slots.moved(slot, place)
+                legs.append((self.line_to(place)[0], [flight]))
+            elif action == "anew":
+                link.drop()
+                legs.append((link, [flight]))
+            else:
+                if action == "down":
+                    link.drop()
+                    link.trip(f"answered {reply}")
+                charged = None if action == "unknown" else False
+                flight.fail(StoreUnavailable(link.name, f"answered {reply}", charged))
+        return legs
 
 
 # A child process must not speak on its parent's connections.

@@ -5,15 +5,20 @@ Refusals that are known to hold are answered here; where the store cannot answer
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
+
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.model import UNLIMITED, Check, Decision, decided, whole_cost
-from ratekeeper.stores.codec import CheckOne, decision
+from ratekeeper.stores.codec import CheckOne
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from ratekeeper.keys import Key
     from ratekeeper.model import Limit, Several
+    from ratekeeper.stores.aio import AsyncLink
     from ratekeeper.stores.aredis import AsyncRedisStore
     from ratekeeper.stores.redis import RedisStore
 
@@ -32,27 +37,25 @@ class RedisTable:
 
     def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
+        if key.__class__ is str:
+            denial = self.denied.get(key)
+            if denial is not None and cost is denial.cost:  # the same small number, so nothing else need be looked at
+                nanos = self.nanos()
+                if denial.sent <= nanos < denial.until and denial.limit is self.limit:
+                    return decided(Decision, (False, self.limit, denial.state, (nanos + denial.ahead) // 1000, cost))
         if key.__class__ is not str or not 0 < len(key) <= LONGEST:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        denial = self.denied.get(key)
-        if denial is not None:
-            nanos = self.nanos()
-            if denial.sent <= nanos < denial.until and cost == denial.cost and denial.limit is self.limit:
-                now = denial.now + (nanos - denial.sent) // 1000
-                return decided(Decision, (False, self.limit, denial.state, now, cost))
-            known = self.known(key, cost)
-            if known is not None:
-                return known
+        known = self.known(key, cost)
+        if known is not None:
+            return known
         try:
             if self.ledger.first:
                 return self.store.ask(CheckOne(self.ledger, key, cost))[0]
             return self.store.check((Check(self.space, key, self.limit, cost),))[0]
         except StoreUnavailable as error:
-            return self.store.stand_in(
-                "check", error, (Check(self.space, key, self.limit, cost, self.on_store_error),)
-            )[0]
+            return self.stand_in(key, cost, error)
 
     def known(self, key: str | bytes, cost: int) -> Decision | None:
         """The refusal of ``key`` if one is known to hold."""
@@ -61,47 +64,53 @@ class RedisTable:
             return None
         nanos = self.nanos()
         if denial.holds(self.limit, cost, nanos):
-            return decision(False, self.limit, denial.state, denial.now + (nanos - denial.sent) // 1000, cost)
+            return denial.decision(cost, nanos)
         if nanos >= denial.until:
             self.denied.pop(key, None)
         return None
 
+    def stand_in(self, key: str | bytes, cost: int, error: StoreUnavailable) -> Decision:
+        check = Check(self.space, key, self.limit, cost, self.on_store_error)
+        return self.store.stand_in("check", error, (check,))[0]
 
-class AsyncRedisTable:
+
+class AsyncRedisTable(RedisTable):
     """The states of one limit in one space, for event loops."""
 
+    store: AsyncRedisStore  # type: ignore[assignment]
+
     def __init__(self, store: AsyncRedisStore, space: str, limit: Limit | Several, on_store_error: str | None) -> None:
-        self.store = store
-        self.space = space
-        self.limit = limit
-        self.on_store_error = on_store_error
-        self.ledger = store.books.ledger(space, limit)
-        self.denied = self.ledger.denials.by_key
-        self.nanos = store.clock.nanos
+        super().__init__(store, space, limit, on_store_error)  # type: ignore[arg-type]
         self.is_plain = self.ledger.first and not store.settings.is_cluster
+        self.loop: AbstractEventLoop | None = None
+        self.link: AsyncLink = None  # type: ignore[assignment]  # of that loop
 
-    known = RedisTable.known
-
-    async def check(self, key: Key, cost: int = 1) -> Decision:
+    async def check(self, key: Key, cost: int = 1) -> Decision:  # type: ignore[override]
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
+        if key.__class__ is str:
+            denial = self.denied.get(key)
+            if denial is not None and cost is denial.cost:
+                nanos = self.nanos()
+                if denial.sent <= nanos < denial.until and denial.limit is self.limit:
+                    return decided(Decision, (False, self.limit, denial.state, (nanos + denial.ahead) // 1000, cost))
         if key.__class__ is not str or not 0 < len(key) <= LONGEST:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        denial = self.denied.get(key)
-        if denial is not None:
-            nanos = self.nanos()
-            if denial.sent <= nanos < denial.until and cost == denial.cost and denial.limit is self.limit:
-                now = denial.now + (nanos - denial.sent) // 1000
-                return decided(Decision, (False, self.limit, denial.state, now, cost))
-            known = self.known(key, cost)  # type: ignore[misc]
-            if known is not None:
-                return known
+        known = self.known(key, cost)
+        if known is not None:
+            return known
         try:
             if self.is_plain:
-                return (await self.store.office().home.ask(CheckOne(self.ledger, key, cost)))[0]
+                link = self.link
+                if get_running_loop() is not self.loop or link.is_closed:
+                    link = self.settle_in()
+                return (await link.ask(CheckOne(self.ledger, key, cost)))[0]
             return (await self.store.check((Check(self.space, key, self.limit, cost),)))[0]
         except StoreUnavailable as error:
-            return self.store.stand_in(
-                "check", error, (Check(self.space, key, self.limit, cost, self.on_store_error),)
-            )[0]
+            return self.stand_in(key, cost, error)
+
+    def settle_in(self) -> AsyncLink:
+        """Find the link of the running loop, which is nearly always the same one."""
+        self.loop, self.link = get_running_loop(), self.store.office().home
+        return self.link
