@@ -56,6 +56,20 @@ def test_simulate_takes_a_trace(tmp_path):
         (["simulate", "10/second", "-a", "gcar"], "Did you mean 'gcra'?"),
         (["simulate", "10/second", "--plot", "x.gif"], "plot 'x.gif': expected a name that ends in .png, .svg, .pdf."),
         (["simulate", "10/second", "--trace", "no.log"], "no.log: expected a log file that can be read"),
+        (
+            ["replay", "no.log", "-r", RULES, "--html", "no/x.html"],
+            "no/x.html: expected a file that can be written, but No",
+        ),
+        (
+            ["replay", "no.log", "-r", RULES, "--csv", "no/x.csv"],
+            "no/x.csv: expected a file that can be written, but No",
+        ),
+        (["replay", "no.log", "-r", RULES, "--json-file", "no/x"], "no/x: expected a file that can be written, but No"),
+        (
+            ["replay", "no.log", "-r", RULES, "--plot", "no/x.svg"],
+            "no/x.svg: expected a file that can be written, but No",
+        ),
+        (["simulate", "10/second", "--html", "."], ".: expected a file that can be written, but Is a directory."),
         (["replay", "no.log", "-r", RULES], "no.log: expected a log file that can be read"),
         (["replay", SAMPLE, "-r", "no.toml"], "no.toml: expected a rules file that can be read"),
         (["replay", SAMPLE, "-r", RULES, "--suggest", "many"], "--suggest: expected a share such as '0.1%' or 0.001"),

@@ -104,14 +104,19 @@ def test_json_lines_of_known_servers():
                "RequestPath": "/b", "ClientUsername": "-", "RequestHost": "e.org"}  # fmt: skip
     plain = {"ts": 1772366400.25, "ip": "1.2.3.4", "path": "/c", "user": "ann"}
     millis = {"timestamp": 1772366400250, "client": "1.2.3.4", "method": "PUT", "url": "/d"}
-    events, reader = read(*map(json.dumps, [nginx, traefik, plain, millis]))
+    caddy = {"ts": 1772366400.5, "request": {"remote_ip": "9.9.9.9", "client_ip": "1.2.3.4", "method": "GET",
+             "host": "e.org", "uri": "/e", "headers": {"X-Team": ["red"]}}, "user_id": "", "status": 200}  # fmt: skip
+    events, reader = read(*map(json.dumps, [nginx, traefik, plain, millis, caddy]))
     assert reader.format == "json"
     assert events == [
         (NOON, "1.2.3.4", "GET /a HTTP/1.1", None),
         (NOON + 500_000, "1.2.3.4", "POST /b", {"host": "e.org"}),
         (NOON + 250_000, "1.2.3.4", "GET /c", {"user": "ann"}),
         (NOON + 250_000, "1.2.3.4", "PUT /d", None),
+        (NOON + 500_000, "1.2.3.4", "GET /e", {"host": "e.org"}),
     ]
+    fields = {"header:X-Team": "request.headers.X-Team"}
+    assert read(json.dumps(caddy), fields=fields)[0][0][3] == {"host": "e.org", "x-team": "red"}
 
 
 def test_a_field_map_finds_nested_fields_and_headers():
@@ -130,7 +135,7 @@ def test_a_field_map_finds_nested_fields_and_headers():
         ('{"time": "now", "client": "a", "path": "/"}', "no time that can be read: 'now'"),
         ('{"time": [], "client": "a", "path": "/"}', "no time: expected a number or text, got []"),
         ('{"time": 1e300, "client": "a", "path": "/"}', "a time between 1970 and 2112, got 1e+300"),
-        ('{"time": NaN, "client": "a", "path": "/"}', "cannot convert float NaN to integer"),
+        ('{"time": NaN, "client": "a", "path": "/"}', "no time that can be read: nan"),
         ('{"time": 5, "client": 7, "path": "/"}', "no client: expected text, got 7"),
     ],
 )  # fmt: skip
@@ -187,3 +192,31 @@ def test_mistakes_are_told(options, message):
     with pytest.raises(InvalidInput) as error:
         Reader("x", **options)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("year", [1969, 2113, 9999])
+def test_a_year_that_the_rules_cannot_count_is_a_bad_line(year):
+    good = '1.2.3.4 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 5'
+    for lines in ([good, good.replace("2026", str(year))], [good.replace("2026", str(year)), good]):
+        events, reader = read(*lines)
+        assert [at for at, *_ in events] == [NOON]
+        assert [bad.reason for bad in reader.shown] == ["no time that can be read"]
+
+
+@pytest.mark.parametrize(
+    ("client", "address"),
+    [
+        ("203.0.113.9:51234", "203.0.113.9"),
+        ("[2001:db8::1]:443", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2:3:4:5:6"),
+        ("host.example", "host.example"),
+        ("a:b", "a:b"),
+        (":80", ":80"),
+        ("[", "["),
+    ],
+)
+def test_a_port_is_no_part_of_a_client(client, address):
+    line = json.dumps({"time": "2026-03-01T12:00:00Z", "client": client, "path": "/"})
+    assert [found for _, found, *_ in read(line)[0]] == [address]

@@ -1,6 +1,7 @@
 """replay: what rules do to a log is what the policy does to its requests."""
 
 import csv
+import gzip
 import json
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from ratekeeper.lab import search, tally
 from ratekeeper.lab.clock import VirtualClock
 from ratekeeper.lab.decider import Decider, peer_of
 from ratekeeper.lab.logs import Block
+from ratekeeper.lab.plots import save_replay
 from ratekeeper.lab.replay import plain_cell
+from ratekeeper.lab.report import write_replay
 from ratekeeper.lab.summary import clean
 from ratekeeper.testing import FakeClock
 
@@ -307,3 +310,65 @@ def test_the_same_trace_gives_the_same_decisions_in_every_store(any_server):
              for store in stores]  # fmt: skip
     remove(name)
     assert lanes[0] == lanes[1] == lanes[2]
+
+
+def stamped(second, client="1.2.3.4", user="-", path="/"):
+    return f'{client} - {user} [01/Mar/2026:12:00:{second:02} +0000] "GET {path} HTTP/1.1" 200 5\n'
+
+
+def test_a_user_of_the_log_stands_for_one_of_a_token(tmp_path):
+    (tmp_path / "log").write_text("".join(stamped(second, f"10.0.0.{second}", "ann") for second in range(9)))
+    found = lab.replay(
+        tmp_path / "log",
+        {"identity": {"user": ["header:X-Api-Key"]}, **rules({"by": "user", "limit": "4/hour fixed_window"})},
+    )
+    assert (found.requests, found.refused) == (9, 5)
+    assert not any("does not tell" in warning for warning in found.warnings)
+
+
+def test_what_the_log_does_not_tell_is_said(tmp_path):
+    (tmp_path / "log").write_text("".join(stamped(second) for second in range(9)))
+    found = lab.replay(
+        tmp_path / "log",
+        {
+            "identity": {"user": ["header:X-Api-Key"]},
+            **rules({"by": "user", "limit": "4/hour"}, {"by": ["ip", "header:X-Team"], "limit": "3/hour"}),
+        },
+    )
+    assert found.warnings[-2:] == (
+        "rule0 counts by user, which this log does not tell: here everybody lacks it.",
+        "rule1 counts by header:X-Team, which this log does not tell: here everybody lacks it.",
+    )
+    assert found.refused == 6
+
+
+def test_an_empty_log_is_no_log_of_1970(tmp_path):
+    (tmp_path / "log").write_text("")
+    found = lab.replay(tmp_path / "log", ONE, suggest=0.001, against=MANY)
+    assert (found.first_at, found.last_at, found.requests) == ("", "", 0)
+    assert str(found).startswith("there is no request in what was read\n")
+    assert "1970" not in str(found)
+    save_replay(found, tmp_path / "empty.svg")
+
+
+def test_what_breaks_off_and_steps_back_is_said(tmp_path):
+    (tmp_path / "log.gz").write_bytes(gzip.compress(stamped(1).encode() * 3000)[:-40])
+    text = str(lab.replay(tmp_path / "log.gz", ONE))
+    ended = "Compressed file ended before the end-of-stream marker was reached"
+    assert f"log.gz: {ended}; what came before is counted" in text
+    late = [stamped(second).replace(":12:", ":13:") for second in range(60) for _ in range(60)]
+    early = [stamped(second) for second in range(60) for _ in range(60)]
+    (tmp_path / "log").write_text("".join([*late, *early]))
+    found = lab.replay(tmp_path / "log", ONE)
+    assert (found.requests, found.set_back) == (7200, 1)
+    assert "a clock was set back, 1 time: what was written after is told as if it had run on" in str(found)
+
+
+def test_a_text_that_is_no_text_can_be_written(tmp_path):
+    """A JSON string may hold half of a pair of surrogates, which no file can."""
+    (tmp_path / "log").write_text('{"time": 5, "client": "\\ud800", "path": "/\\udfff", "user": "\\ud801"}\n' * 9)
+    found = lab.replay(tmp_path / "log", rules({"by": "user", "limit": "3/minute"}))
+    write_replay(found, tmp_path / "report.html")
+    found.write_csv(tmp_path / "clients.csv")
+    assert (found.refused, found.clients) == (6, 1)
+    str(found).encode()

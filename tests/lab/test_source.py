@@ -1,9 +1,11 @@
 """Files of any compression, merged by time, in blocks."""
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -54,12 +56,15 @@ def test_compressed_parts_after_each_other_are_all_read(tmp_path):
     assert len(read(tmp_path / "log.zst")[0]) == 2
 
 
-def test_a_file_that_breaks_off_gives_what_it_has(tmp_path):
-    whole = gzip.compress("".join(line(second) for second in range(9_000)).encode())
-    (tmp_path / "log.gz").write_bytes(whole[: len(whole) // 2])
-    events, sources = read(tmp_path / "log.gz")
+@pytest.mark.parametrize("compress", [gzip.compress, zstd])
+def test_a_file_that_breaks_off_gives_what_it_has(tmp_path, compress, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK", 5_000)
+    whole = compress("".join(line(second) for second in range(9_000)).encode())
+    (tmp_path / "log").write_bytes(whole[: len(whole) * 2 // 3])
+    events, (one,) = read(tmp_path / "log")
     assert 0 < len(events) < 9_000
-    assert sources[0].reader.shown[-1].reason.startswith("the file cannot be read on: ")
+    assert one.broken == "Compressed file ended before the end-of-stream marker was reached"
+    assert one.reader.bad == 0
 
 
 @given(
@@ -100,6 +105,37 @@ def test_late_lines_are_counted_where_the_stream_is(tmp_path, monkeypatch):
     times = [event[0] for event in events]
     assert times == sorted(times)
     assert (len(times), one.late) == (12, 1)
+
+
+def test_a_clock_that_was_set_back_runs_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK", 2000)
+    before, after = range(40_000, 40_200), range(36_400, 36_800)  # an hour earlier, as in a night of October
+    (tmp_path / "log").write_text("".join(line(second) for second in [*before, *after]))
+    events, (one,) = read(tmp_path / "log")
+    times = [at // 1_000_000 % 86_400 for at, _, _ in events]
+    assert times == sorted(times)
+    assert one.set_back == 1
+    # All but those of the piece in which it happened keep their distance.
+    assert times[:170] == list(before)[:170]
+    assert [late - early for early, late in pairwise(times[-350:])] == [1] * 349
+    assert times[-1] - 40_200 < 400
+    assert one.late < 30
+
+
+def test_a_clock_that_is_set_right_again_is_believed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK", 2000)
+    seconds = [*range(40_000, 40_200), *range(36_400, 36_600), *range(40_500, 40_700)]
+    (tmp_path / "log").write_text("".join(line(second) for second in seconds))
+    events, (one,) = read(tmp_path / "log")
+    times = [at // 1_000_000 % 86_400 for at, _, _ in events]
+    assert times == sorted(times)
+    assert one.set_back == 1
+    assert times[-200:] == list(range(40_500, 40_700))
+
+
+def test_a_mark_of_the_encoding_is_no_part_of_the_first_client(tmp_path):
+    (tmp_path / "log").write_bytes(codecs.BOM_UTF8 + line(1).encode())
+    assert [client for _, client, _ in read(tmp_path / "log")[0]] == ["1.1.1.1"]
 
 
 def test_a_line_without_end_takes_no_more_than_its_share_of_memory(tmp_path, monkeypatch):

@@ -50,10 +50,14 @@ def replay(
     from ratekeeper.lab.plots import BLOCKS, DIGITS, picture_path, save_replay
     from ratekeeper.lab.replay import replay as run
     from ratekeeper.lab.summary import replay_as_text
+    from ratekeeper.lab.writing import check_writable, writing
 
     with mistakes(as_json):
         for path in plot or ():
             picture_path(path)
+        for file in (html, json_file, csv_file):
+            if file is not None:
+                check_writable(file)
         with progress_bar(not as_json) as progress:
             found = run(
                 logs,
@@ -78,7 +82,8 @@ def replay(
         if json_file is not None:
             import json
 
-            json_file.write_text(json.dumps(found.to_json(), indent=2, ensure_ascii=False), "utf-8")
+            with writing(json_file) as written:
+                json.dump(found.to_json(), written, indent=2, ensure_ascii=False)
     if as_json:
         show_json(found.to_json())
     else:

@@ -55,10 +55,13 @@ def simulate(
     from ratekeeper.lab.plots import BLOCKS, DIGITS, lanes_as_text, picture_path, save_lanes
     from ratekeeper.lab.simulate import simulate as run
     from ratekeeper.lab.trace import load_trace
+    from ratekeeper.lab.writing import check_writable
 
     with mistakes(as_json):
         for path in plot or ():
             picture_path(path)
+        if html is not None:
+            check_writable(html)
         lanes = [[part.strip() for part in limit.split(",")] for limit in limits]
         names = None
         if algorithm:

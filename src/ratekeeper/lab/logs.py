@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, did_you_mean, shown
@@ -31,6 +32,7 @@ MOST_STAMPS = 4096
 SECONDS = {f":{second:02}": second * SECOND for second in range(60)}
 CLOCK = {f":{hour:02}:{minute:02}": (hour * 60 + minute) * 60 * SECOND for hour in range(24) for minute in range(60)}
 MOST_SAMPLED = 1000
+LATEST = 1 << 52  # microseconds since 1970, in the year 2112: as far as the rules count
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MONTHS = {name: number for number, name in enumerate(NAMES, 1)}
@@ -115,6 +117,7 @@ class Reader:
     shown: list[BadLine] = field(default_factory=list)
     piece: re.Pattern[str] | None = None  # takes many lines apart, those of one zone
     stamps: Stamps = field(default_factory=lambda: Stamps())
+    told: set[str] = field(default_factory=set)  # names of the facts that there were
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -206,6 +209,7 @@ class Reader:
             for name, header in (("referer", "referer"), ("agent", "user-agent")):
                 if found[name] not in (None, "-"):
                     facts[header] = found[name]
+        self.told.update(facts)
         put(block, at, found["client"], found["request"], facts)
 
     def instant(self, text: str) -> int:
@@ -213,7 +217,7 @@ class Reader:
         local, offset = parse_stamp(text)
         if self.zone == "ignored":
             offset = 0
-        if local - offset < 0:
+        if not 0 <= local - offset < LATEST:
             raise ValueError(text)
         if len(text) == 26 and not self.wants_facts:
             zone = ANY_ZONE if self.zone == "ignored" else re.escape(text[21:])
@@ -241,7 +245,7 @@ class Reader:
 
     def event_of(self, found: dict[str, Any]) -> tuple[int, str, str, Facts]:
         at = instant_of(self.pick(found, "time"), self.zone)
-        client = text_of(self.pick(found, "client"), "client")
+        client = without_port(text_of(self.pick(found, "client"), "client"))
         request = self.pick(found, "request", needed=False)
         if request is None:
             path = text_of(self.pick(found, "path"), "path")
@@ -250,12 +254,15 @@ class Reader:
         for name in ("user", "host"):
             value = self.pick(found, name, needed=False)
             if isinstance(value, (str, int)) and value not in ("", "-"):
-                facts[name] = str(value)
+                facts[name] = whole(str(value))
         for name, place in self.fields.items():
             if name.startswith("header:"):
                 value = at_path(found, place)
+                if isinstance(value, list) and value:
+                    value = value[0]
                 if isinstance(value, (str, int)):
-                    facts[name.removeprefix("header:").lower()] = str(value)
+                    facts[name.removeprefix("header:").lower()] = whole(str(value))
+        self.told.update(facts)
         return at, client, text_of(request, "request"), facts
 
     def pick(self, found: dict[str, Any], name: str, needed: bool = True) -> Any:
@@ -263,7 +270,10 @@ class Reader:
         if given is not None:
             value = at_path(found, given)
         else:
-            value = next((found[own] for own in FIELDS[name] if found.get(own) is not None), None)
+            inner = found.get("request")  # Caddy has the request as an object of its own
+            places = (found, inner) if isinstance(inner, dict) else (found,)
+            values = (place.get(own) for place in places for own in FIELDS[name])
+            value = next((value for value in values if value is not None and not isinstance(value, dict)), None)
         if value is None and needed:
             raise ValueError(f"no {name}: expected one of {', '.join([given] if given else FIELDS[name])}")
         return value
@@ -287,7 +297,7 @@ class Stamps(dict[str, int]):
             self.start = parse_stamp(f"{text[:11]}:00:00:00 +0000")[0] - self.offset
             self.day = text[:11]
         at = self.start + CLOCK[text[11:17]] + SECONDS[text[17:]]
-        if at < 0:
+        if not 0 <= at < LATEST:
             raise ValueError(text)
         if len(self) >= MOST_STAMPS:
             self.clear()
@@ -317,7 +327,20 @@ def at_path(found: Any, place: str) -> Any:
 def text_of(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"no {name}: expected text, got {shown(value, 30)}")
-    return value
+    return whole(value)
+
+
+def whole(text: str) -> str:
+    """The text, without halves of characters, which JSON may hold and no file can."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def without_port(client: str) -> str:
+    """``203.0.113.9:51234`` and ``[2001:db8::1]:443`` -> the address; a port is new with each connection."""
+    if client.startswith("["):
+        return client[1:].partition("]")[0] or client
+    host, _, port = client.rpartition(":")
+    return host if host and ":" not in host and port.isdecimal() else client
 
 
 def detected(text: str) -> str:
@@ -344,6 +367,8 @@ def instant_of(value: Any, zone: str) -> int:
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"no time that can be read: {value}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         at = round(value * (1000 if abs(value) > 10**11 else SECOND))
     elif not isinstance(value, str):
@@ -360,7 +385,7 @@ def instant_of(value: Any, zone: str) -> int:
             offset = (aware.utcoffset() or timedelta()) // timedelta(microseconds=1)
             local = (aware - EPOCH) // timedelta(microseconds=1) + offset
         at = local if zone == "ignored" else local - offset
-    if not 0 <= at < 2**52:
+    if not 0 <= at < LATEST:
         raise ValueError(f"a time between 1970 and 2112, got {shown(value, 40)}")
     return at
 

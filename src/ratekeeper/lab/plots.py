@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput
+from ratekeeper.lab.writing import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,6 +136,7 @@ def picture_path(path: str | Path) -> str:
     name = str(path)
     if not name.lower().endswith(FORMATS):
         raise InvalidInput(f"plot {name!r}: expected a name that ends in {', '.join(FORMATS)}.")
+    check_writable(name)
     return name
 
 

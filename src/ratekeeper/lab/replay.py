@@ -18,6 +18,7 @@ from ratekeeper.lab.logs import BadLine, Reader
 from ratekeeper.lab.search import Arrivals, Suggestion
 from ratekeeper.lab.source import Source, merged
 from ratekeeper.lab.tally import MINUTE, Busiest, Tally
+from ratekeeper.lab.writing import writing
 from ratekeeper.policy import Policy
 from ratekeeper.units import SECOND
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 PLAYED = 20_000  # events that the interactive page gets
 RANKS = ((0.0, 0.001, "busiest 0.1 %"), (0.001, 0.01, "next 0.9 %"), (0.01, 0.1, "next 9 %"), (0.1, 1.0, "other 90 %"))
-CALM = 0.01  # clients below the busiest 1 % are taken for people
+IN_EVERY_LINE = ("ip", "all", "method", "route")
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Replay:
     bad_lines: int
     bad_shown: tuple[BadLine, ...]
     late_lines: int
+    set_back: int  # how often the clock of a log was set back
+    broken: tuple[str, ...]  # logs that could not be read to their end, and why
     zones: tuple[str, ...]  # of each log: written or ignored
     requests: int
     refused: int
@@ -139,7 +142,7 @@ class Replay:
 
     def write_csv(self, path: str | Path) -> None:
         """A row for each client that was remembered, the most refused first."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with writing(path) as file:
             names = list(ClientOutcome.__dataclass_fields__)
             writer = csv.DictWriter(file, names)
             writer.writeheader()
@@ -216,22 +219,33 @@ def replay(
             **found,
             suggestions=suggestions,
             comparison=other.comparison(top) if other is not None else None,
-            warnings=(*policy.warnings, *untold(policy)),
+            warnings=(*policy.warnings, *untold(policy, {name for source in sources for name in source.reader.told})),
         )
         return anonymised(made) if anonymous else made
 
 
-def untold(policy: Policy) -> list[str]:
-    """What a log cannot say about these rules."""
+def untold(policy: Policy, told: set[str]) -> list[str]:
+    """What these rules ask and the log does not say; ``told`` are the facts that it has beside the request."""
     leased = [rule.name for rule in policy.rules if any(limit.is_leased for limit in rule.limits.values())]
-    return [f"{name} limits what is in flight, which a log does not tell: here it refuses nobody." for name in leased]
+    found = [f"{name} limits what is in flight, which a log does not tell: here it refuses nobody." for name in leased]
+    for rule in policy.rules:
+        for part in rule.by:
+            own = [name for name, _ in policy.program.identity.user_sources] if part == "user" else [part]
+            names = {str(name).partition(":")[2].lower() if ":" in str(name) else str(name) for name in own}
+            if part not in IN_EVERY_LINE and names.isdisjoint(told):
+                found.append(f"{rule.name} counts by {part}, which this log does not tell: here everybody lacks it.")
+    return found
 
 
 def opened(rules: Rules, store: str, clock: VirtualClock, functions: Mapping[str, Any] | None) -> Policy:
     """The policy of a file or a dictionary, on the lab's own store and clock."""
     if isinstance(rules, (str, Path)):
-        return Policy.load(rules, store=store, clock=clock, functions=functions)
-    return Policy.parse(dict(rules), store=store, clock=clock, functions=functions)
+        policy = Policy.load(rules, store=store, clock=clock, functions=functions)
+    else:
+        policy = Policy.parse(dict(rules), store=store, clock=clock, functions=functions)
+    identity = policy.program.identity
+    identity.user_sources.append(("app:user", identity.source("app:user")))  # as the log says, whatever token told it
+    return policy
 
 
 def outcome(sources: list[Source], policy: Policy, tally: Tally, busiest: Busiest, top: int) -> dict[str, Any]:
@@ -252,14 +266,16 @@ def outcome(sources: list[Source], policy: Policy, tally: Tally, busiest: Busies
         "bad_lines": sum(source.reader.bad for source in sources),
         "bad_shown": tuple([line for source in sources for line in source.reader.shown]),
         "late_lines": sum(source.late for source in sources),
+        "set_back": sum(source.set_back for source in sources),
+        "broken": tuple([f"{source.path}: {source.broken}" for source in sources if source.broken]),
         "zones": tuple([source.reader.zone for source in sources]),
         "requests": tally.requests,
         "refused": tally.refused,
         "refused_in_shadow": tally.shadow,
         "clients": len(known) + folded,
         "clients_refused": len(refused),
-        "first_at": told(tally.first_at) or "",
-        "last_at": told(tally.last_at) or "",
+        "first_at": (told(tally.first_at) or "") if tally.requests else "",
+        "last_at": (told(tally.last_at) or "") if tally.requests else "",
         "seconds": (tally.last_at - tally.first_at) / SECOND,
         "calm_clients": sum(rank.clients for rank in calm),
         "calm_clients_refused": sum(rank.clients_refused for rank in calm),

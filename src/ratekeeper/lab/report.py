@@ -18,6 +18,7 @@ from ratekeeper.lab.pictures import curve, ranks, stacked, ticks_of
 from ratekeeper.lab.plots import LANE_HEAD, counted, duration, lane_cells, percent
 from ratekeeper.lab.simulate import under
 from ratekeeper.lab.summary import clean, notes, share
+from ratekeeper.lab.writing import writing
 from ratekeeper.model import Limit, Several, parse_limits
 from ratekeeper.units import format_period
 
@@ -35,20 +36,14 @@ WIDE = 9  # columns; a table of more is set smaller
 
 def write_simulation(simulation: Simulation, path: str | Path) -> None:
     """Write the report of a simulation."""
-    write(path, simulation_page(simulation))
+    with writing(path) as file:
+        file.write(simulation_page(simulation))
 
 
 def write_replay(replay: Replay, path: str | Path) -> None:
     """Write the report of a replay."""
-    write(path, replay_page(replay))
-
-
-def write(path: str | Path, page: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page)
-    except OSError as error:
-        raise InvalidInput(f"{path}: expected a file that can be written, but {error.strerror}.") from error
+    with writing(path) as file:
+        file.write(replay_page(replay))
 
 
 def simulation_page(simulation: Simulation) -> str:
@@ -181,6 +176,8 @@ def timeline(found: Replay) -> str:
 
 def spanned(found: Replay) -> str:
     """``1995-08-01 00:00:01 to 03:44:40 UTC``."""
+    if not found.requests:
+        return "at no time"
     first, last = (stamp.rstrip("Z").split("T") for stamp in (found.first_at, found.last_at))
     until = last[-1:] if first[0] == last[0] else last
     return f"{' '.join(first)} to {' '.join(until)} UTC"

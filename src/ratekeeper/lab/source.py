@@ -2,11 +2,13 @@
 
 Files may be compressed (gzip, zstd, bzip2, xz, told by their first bytes) and ``-`` is the standard input.  Lines
 of one log are nearly in order: a server writes a line when a request ends.  So some seconds are held back and
-sorted; what comes later still is counted where the stream has arrived, and reported as late.
+sorted; what comes later still is counted where the stream has arrived, and reported as late.  A clock that was set
+back runs on from where it was, so that the time between two lines stays true.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import sys
 from bisect import bisect_left, bisect_right
@@ -35,6 +37,9 @@ class Source:
         self.path = path
         self.reader = reader
         self.late = 0
+        self.shift = 0  # microseconds that the clock was set back
+        self.set_back = 0  # how often it was
+        self.broken = ""  # why the file could not be read to its end
         self.raw: BinaryIO = open_raw(path)
         self.size = 0 if path == "-" else Path(path).stat().st_size
         self.stream = decompressed(self.raw, path)
@@ -47,15 +52,16 @@ class Source:
     def pieces(self) -> Iterator[str]:
         """The text, some whole lines at a time."""
         rest = b""
+        mark = codecs.BOM_UTF8
         while True:
             try:
                 chunk = self.stream.read(CHUNK)
             except Exception as error:  # of whichever decompressor: what was read until here is good
-                self.reader.refuse(f"the file cannot be read on: {error}", "")
-                chunk = b""
+                self.broken = str(error) or type(error).__name__
+                chunk = rest = b""
             if not chunk:
                 if rest:
-                    yield decoded(rest) + "\n"
+                    yield decoded(rest.removeprefix(mark)) + "\n"
                 return
             cut = chunk.rfind(b"\n") + 1
             if not cut:
@@ -63,7 +69,8 @@ class Source:
                 continue
             whole = rest + chunk[:cut]
             rest = chunk[cut:]
-            yield decoded(whole)
+            yield decoded(whole.removeprefix(mark))
+            mark = b""  # it stands before the first line only
 
     def blocks(self) -> Iterator[Block]:
         """Events in order, some at a time."""
@@ -71,6 +78,8 @@ class Source:
         reached = 0
         for piece in self.pieces():
             block = self.reader.read(piece)
+            if block and (self.shift or block.times[-1] < reached):
+                self.set_right(block, reached)
             held = (held.followed_by(block) if held else block).in_order()
             if not held:
                 continue
@@ -81,6 +90,18 @@ class Source:
                 reached = ready.times[-1]
         if held:
             yield self.not_before(held, reached)
+
+    def set_right(self, block: Block, reached: int) -> None:
+        """Move what is late as far as the clock went back; a few late lines are no sign of that, most of them are."""
+        times = block.times
+        behind = [at for at in times if at < reached]
+        if len(behind) <= len(times) // 2:
+            self.shift = 0
+            return
+        if behind[-1] + self.shift < reached:
+            self.shift = reached - behind[0]
+            self.set_back += 1
+        block.times = [at + self.shift if at < reached else at for at in times]
 
     def not_before(self, block: Block, reached: int) -> Block:
         """Events that come before what the stream has reached happen now: time does not go back."""
@@ -132,8 +153,36 @@ def decompressed(raw: Any, path: str) -> Any:
             raise InvalidInput(
                 f"{path}: expected zstandard to be installed to read it. Run: pip install 'ratekeeper[lab]'"
             ) from error
-        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+        return Frames(raw, zstandard.ZstdDecompressor())
     return raw
+
+
+class Frames:
+    """Reads zstd frames, one after the other, and notices one that breaks off, which the library's reader does not."""
+
+    def __init__(self, raw: BinaryIO, decompressor: Any) -> None:
+        self.raw = raw
+        self.decompressor = decompressor
+        self.frame = decompressor.decompressobj()
+        self.fresh = True  # nothing of the present frame was read yet
+        self.left = b""
+
+    def read(self, size: int) -> bytes:
+        """Some bytes, mostly more than ``size``; none at the end."""
+        while True:
+            chunk = self.left or self.raw.read(size)
+            self.left = b""
+            if not chunk:
+                if self.fresh:
+                    return b""
+                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            plain: bytes = self.frame.decompress(chunk)
+            self.fresh = False
+            if self.frame.eof:
+                self.left = self.frame.unused_data
+                self.frame, self.fresh = self.decompressor.decompressobj(), True
+            if plain:
+                return plain
 
 
 def merged(sources: list[Source]) -> Iterator[Block]:

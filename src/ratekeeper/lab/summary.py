@@ -29,12 +29,17 @@ def replay_as_text(replay: Replay, width: int = 100, colours: bool = False, heig
     green, red, dim = (GREEN, RED, DIM) if colours else ("", "", "")
     lines = [
         f"{counted(replay.requests, 'request')} by {counted(replay.clients, 'client')}, "
-        f"{replay.first_at} to {replay.last_at}",
+        f"{replay.first_at} to {replay.last_at}"
+        if replay.requests
+        else "there is no request in what was read",
         f"{replay.refused:,} would be refused ({share(replay.refused, replay.requests)}), "
         f"of {counted(replay.clients_refused, 'client')} ({share(replay.clients_refused, replay.clients)})",
-        f"of the calm 99 % of clients, {replay.calm_clients_refused:,} of {replay.calm_clients:,} are ever refused "
-        f"({share(replay.calm_clients_refused, replay.calm_clients)})",
     ]
+    if replay.calm_clients:
+        lines.append(
+            f"of the calm 99 % of clients, {replay.calm_clients_refused:,} of {replay.calm_clients:,} are ever refused "
+            f"({share(replay.calm_clients_refused, replay.calm_clients)})"
+        )
     lines += [coloured(line, dim) for line in notes(replay)]
     most = max(squeezed(replay.asked_in_bin, width), default=0)
     lines += [
@@ -82,7 +87,7 @@ def replay_as_text(replay: Replay, width: int = 100, colours: bool = False, heig
 
 def notes(replay: Replay) -> list[str]:
     """What a reader must know to believe the figures."""
-    found = []
+    found = [f"{clean(one, 200)}; what came before is counted" for one in replay.broken]
     if replay.bad_lines:
         found.append(f"{replay.bad_lines:,} of {replay.lines:,} lines could not be read; for example")
         found += [f"  {line.source}:{line.number}: {line.reason}: {clean(line.text)}" for line in replay.bad_shown]
@@ -90,6 +95,9 @@ def notes(replay: Replay) -> list[str]:
         found.append("time zones are ignored: with them the lines would run backwards (--zone written believes them)")
     if replay.late_lines:
         found.append(f"{replay.late_lines:,} lines came late by more than 10 s and were counted when they came")
+    if replay.set_back:
+        times = counted(replay.set_back, "time")
+        found.append(f"a clock was set back, {times}: what was written after is told as if it had run on")
     if not replay.exact:
         found.append("there were too many clients or paths to remember all: calm ones were folded together")
     found += [f"rules: {warning}" for warning in replay.warnings]
