@@ -28,6 +28,9 @@ class OnServer:
         self.setup()
         yield
         self.teardown()
+        client = server.client()
+        names = list(client.scan_iter(self.options["prefix"] + ":*"))
+        assert not [name for name in names if client.pttl(name) <= 0]  # whatever a store did, all of it ends
 
     def setup_method(self):
         """Waits for the server: see setup."""

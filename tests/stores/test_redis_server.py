@@ -17,7 +17,7 @@ from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
-from tests.servers import Server
+from tests.servers import Server, low_port
 
 prefixes = itertools.count()
 HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
@@ -105,25 +105,6 @@ def test_a_flushed_script_is_sent_again_and_nobody_pays_twice(redis_server, stor
     assert admitted == 50
 
 
-def test_a_least_set_of_rights_is_enough(redis_server):
-    assert f"-@all {LEAST}\n" in HOWTO.read_text("utf-8")  # as it is told
-    client = redis_server.client()
-    client.execute_command("ACL", "SETUSER", "keeper", "on", ">secret", "~acl:*", "-@all", *LEAST.split())
-    url = redis_server.url.replace("://", "://keeper:secret@") + "?prefix=acl&deadline=10"
-    store = RedisStore(url)
-    for limit in [*walk_limits(), Limit.parse("300/minute sliding_log")]:
-        plan = (Check("acl", "k", limit, 1),)
-        for operation in ("check", "peek", "take", "refund", "states", "reset"):
-            getattr(store, operation)(plan)
-    store.close()
-    without = Limiter("5/minute", store=url.replace("keeper:secret", "keeper:wrong"))
-    assert "WRONGPASS" in without.check("k").reason
-    client.execute_command("ACL", "SETUSER", "nothing", "on", ">secret", "~acl:*", "-@all", "+script|load")
-    refused = Limiter("5/minute", store=url.replace("keeper", "nothing"), on_store_error="deny").check("k")
-    assert refused.reason.startswith("deny: ")
-    assert "NOPERM" in refused.reason
-
-
 def test_the_connection_bears_its_name(redis_server):
     limiter = Limiter("5/minute", store=redis_server.url + "?client_name=shop&deadline=10")
     limiter.check("k")
@@ -142,27 +123,70 @@ def test_a_unix_socket_and_a_database(tmp_path):
         server.close()
 
 
-def test_tls(tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A key and a certificate that signs itself, for a server and for a client."""
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     words += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(words, check=True, capture_output=True)
-    from tests.servers import free_port
+    return key, certificate
 
-    port = free_port()
-    server = Server(**{"tls-port": port, "tls-cert-file": certificate, "tls-key-file": key, "tls-auth-clients": "no"})
+
+def secured(certificate, clients="no", **options):
+    """A server with a port for TLS; its certificate is the authority for its clients' too."""
+    key, text = certificate
+    files = {"tls-cert-file": text, "tls-key-file": key, "tls-ca-cert-file": text, "tls-auth-clients": clients}
+    return Server(**{"tls-port": low_port(), **files, **options})
+
+
+def test_tls(certificate):
+    server = secured(certificate)
     try:
-        url = f"rediss://127.0.0.1:{port}?deadline=10"
-        limiter = Limiter("5/minute", store=f"{url}&tls_ca={certificate}")
+        url = f"rediss://127.0.0.1:{server.options['tls-port']}?deadline=10"
+        trusting = f"{url}&tls_ca={certificate[1]}"
+        limiter = Limiter("5/minute", store=trusting)
         assert (limiter.check("k").reason, limiter.check("k").remaining) == ("", 3)
         limiter.close()
 
         async def main():
-            async with AsyncLimiter("5/minute", store=f"{url}&tls_ca={certificate}") as limiter:
+            async with AsyncLimiter("5/minute", store=trusting) as limiter:
                 assert (await limiter.check("k")).remaining == 2
 
         asyncio.run(main())
         assert "certificate verify failed" in Limiter("5/minute", store=url).check("k").reason.lower()
+        limiter = Limiter("5/minute", store=f"{url}&tls_verify=off")
+        assert (limiter.check("k").reason, limiter.peek("k").remaining) == ("", 1)
+        limiter.close()
+    finally:
+        server.close()
+
+
+def test_tls_with_certificates_of_clients(certificate):
+    server = secured(certificate, clients="yes")
+    try:
+        key, text = certificate
+        url = f"rediss://127.0.0.1:{server.options['tls-port']}?deadline=10&tls_ca={text}"
+        limiter = Limiter("5/minute", store=f"{url}&tls_certificate={text}&tls_key={key}")
+        assert (limiter.check("k").reason, limiter.peek("k").remaining) == ("", 4)
+        limiter.close()
+        assert Limiter("5/minute", store=url, on_store_error="deny").check("k").reason.startswith("deny: ")
+    finally:
+        server.close()
+
+
+def test_tls_to_a_cluster(certificate):
+    server = secured(certificate, port=low_port(), **{"cluster-enabled": "yes", "tls-cluster": "yes"})
+    try:
+        server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        while b"cluster_state:ok" not in server.client().execute_command("CLUSTER", "INFO"):
+            pass
+        url = f"redis+cluster://127.0.0.1:{server.options['tls-port']}?deadline=10&tls=on&tls_ca={certificate[1]}"
+        limiter = Limiter(["5/minute", "9/hour"], store=url)
+        assert (limiter.check("k").reason, limiter.check("k").remaining) == ("", 3)
+        assert limiter.store.slots.masters[0] == ("127.0.0.1", server.options["tls-port"])
+        limiter.close()
     finally:
         server.close()
 

@@ -68,6 +68,11 @@ MISTAKES = [
     ("unix://", "store unix://: expected the path of a socket, got nothing."),
     ("redis+sentinel://h", "store redis+sentinel://: expected the name of the service after the hosts, got nothing."),
     ("redis+cluster://h/1", "store redis+cluster://: expected no database, as a cluster has one only, got 1."),
+    (
+        "redis+cluster://h?prefix=a{}b",
+        "store redis+cluster://: expected a prefix without {}, got 'a{}b'. An empty tag spreads the keys of one caller "
+        "over several slots.",
+    ),
     ("redis://[::1", "store: expected a URL such as 'redis://localhost:6379/0', got 'redis://[::1'."),
 ]
 

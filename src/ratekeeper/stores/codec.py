@@ -50,7 +50,8 @@ SHOWN = 32  # letters of a space in a key's name: for people, the digest tells s
 
 BUCKET_LIMIT = Struct(">IQIQI")
 BUCKET_STATE = Struct(">QI")
-WINDOW = Struct(">QQ")
+WINDOW_LIMIT = Struct(">QQ")
+WINDOW_SIZE = 12  # 7 bytes for the window, 5 for what was used in it
 SLIDING_LIMIT = Struct(">BQQ")
 LOG_LIMIT = Struct(">QI")
 HEAD = Struct(">BQ")  # of the reply to a plan of one subject
@@ -78,7 +79,7 @@ def packed_limit(limit: Limit) -> bytes:
     if limit.algorithm in BUCKETS:
         return BUCKET_LIMIT.pack(limit.drain, *divmod(limit.unit, limit.drain), *divmod(limit.full, limit.drain))
     if limit.algorithm == "fixed_window":
-        return WINDOW.pack(limit.micros, limit.count)
+        return WINDOW_LIMIT.pack(limit.micros, limit.count)
     if limit.algorithm == "sliding_window":
         return SLIDING_LIMIT.pack(limit.slices, limit.micros, limit.count)
     return LOG_LIMIT.pack(limit.micros, limit.count)
@@ -88,7 +89,7 @@ def state_size(limit: Limit) -> int:
     """Bytes of a state where that is fixed: every rule but the log."""
     if limit.algorithm in BUCKETS:
         return BUCKET_STATE.size
-    return 9 + 8 * (limit.slices + 1) if limit.algorithm == "sliding_window" else WINDOW.size
+    return 8 + 5 * (limit.slices + 1) if limit.algorithm == "sliding_window" else WINDOW_SIZE
 
 
 def unpack_state(record: bytes, limit: Limit) -> State:
@@ -100,12 +101,11 @@ def unpack_state(record: bytes, limit: Limit) -> State:
         tat, rest = BUCKET_STATE.unpack(record)
         return tat * limit.drain + rest
     if limit.algorithm == "fixed_window":
-        window, used = WINDOW.unpack(record)
-        return window << rule.BITS | used
+        return int.from_bytes(record[:7], "big") << rule.BITS | int.from_bytes(record[7:], "big")
     if limit.algorithm == "sliding_window":
-        state = int.from_bytes(record[:8], "big") * limit.slices + record[8]
-        for at in range(len(record) - 8, 8, -8):  # the newest counter is first in the record, lowest in the number
-            state = state << rule.FIELD | int.from_bytes(record[at : at + 8], "big")
+        state = int.from_bytes(record[:7], "big") * limit.slices + record[7]
+        for at in range(len(record) - 5, 7, -5):  # the newest counter is first in the record, lowest in the number
+            state = state << rule.FIELD | int.from_bytes(record[at : at + 5], "big")
         return state
     return PackedLog(record) if len(record) != Glimpse.SIZE else Glimpse(record)
 

@@ -42,7 +42,7 @@ def rules(*, refunds: bool = True) -> str:
     branches = []
     for name, letter in KINDS.items():
         letters = f"kind == '{letter}'" + (" or kind == 'w'" if name == "sliding_log" else "")
-        text = COMMENT.sub("", twin(name))
+        text = with_constants(COMMENT.sub("", twin(name)))
         if not refunds:
             text = text.partition("\nlocal function refund(")[0].removesuffix("return decide\n") + "return decide\n"
         branches.append(f"if {letters} then\n{text}end\n")
@@ -56,6 +56,11 @@ def text_of(name: str, pieces: dict[str, str]) -> str:
     place = "ratekeeper.algorithms" if name == "several.lua" else "ratekeeper.stores"
     text = COMMENT.sub("", files(place).joinpath(name).read_text("utf-8"))
     text = INCLUDE.sub(lambda found: text_of(found[1], pieces), text)
+    return with_constants(text)
+
+
+def with_constants(text: str) -> str:
+    """A text with its constants written in where they are used."""
     while constant := CONSTANT.search(text):
         text = text[: constant.start()] + text[constant.end() :]
         text = re.sub(rf"\b{constant[1]}\b", f"({constant[2]})", text)

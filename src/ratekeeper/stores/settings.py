@@ -140,6 +140,11 @@ class Settings:
             raise InvalidStore(f"{place}: expected a secret of at most 64 bytes, got {len(self.secret.encode())}.")
         if any(ord(letter) < 33 or ord(letter) > 126 for letter in self.prefix + self.client_name):
             raise InvalidStore(f"{place}: expected prefix and client_name of visible ASCII letters.")
+        if self.is_cluster and "{}" in self.prefix:  # then a server takes the whole name for the tag
+            raise InvalidStore(
+                f"{place}: expected a prefix without {{}}, got {shown(self.prefix)}. "
+                "An empty tag spreads the keys of one caller over several slots."
+            )
         if self.lease is not None and self.lease != "auto" and not (self.lease.__class__ is int and self.lease > 1):
             raise InvalidStore(
                 f"{place}: expected lease to be 'auto' or a whole number above 1, got {shown(self.lease)}."
