@@ -11,7 +11,7 @@ from _collections import deque  # type: ignore[import-not-found]  # collections 
 from _thread import allocate_lock
 
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.model import Check, Decision, Verdict
+from ratekeeper.model import MOST_LEASES, Check, Decision, Verdict, doubled
 from ratekeeper.stores.memory import empty_state
 from ratekeeper.units import SECOND
 
@@ -322,6 +322,31 @@ def settle(check: Check, reserved: Decision, actual: int) -> Flow[Decision]:
     else:
         (decision,) = yield from ask("peek", (check,))
     return decision
+
+
+def renew(check: Check, held: Decision, has_room: bool = True) -> Flow[Decision]:
+    """Let the lease of ``held`` begin anew; refused if it had ended and others have its place.
+
+    The new lease is taken beside the old one, under a limit that has room for both, and then the old one is ended: in
+    between others meet one lease too many, never one too few.  Where there is no room the old one is ended first.
+    """
+    limit: Any = check.limit
+    if not has_room or 2 * limit.count > MOST_LEASES:
+        yield from give_back((check,), held)
+        (fresh,) = yield from ask("check", (check,))
+        return fresh
+    wide = Check(check.space, check.key, doubled(limit), check.cost, check.on_store_error)
+    (fresh,) = yield from ask("check", (wide,))
+    # A store that went away or came back meanwhile has other instants: there is nothing to be renewed in it.
+    in_force = bool(fresh.reason) == bool(held.reason) and fresh.at - held.at < limit.micros
+    if not fresh:
+        return held if in_force else fresh
+    if in_force:
+        yield from give_back((check,), held)
+        return fresh
+    yield from give_back((wide,), fresh)
+    (fresh,) = yield from ask("check", (check,))
+    return fresh
 
 
 def of_cost(check: Check, cost: int) -> Check:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from ratekeeper.drive import adrive, drive
-from ratekeeper.errors import AlreadySettled, Closed, InvalidInput, InvalidStore, LimitExceeded, shown
-from ratekeeper.flow import Lines, acquire, ask, settle
+from ratekeeper.errors import Closed, InvalidInput, InvalidStore, LimitExceeded, shown
+from ratekeeper.flow import Lines, acquire, ask
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, parse_limits, whole_cost
+from ratekeeper.reservation import AsyncReservation, Reservation
 from ratekeeper.stores import MODES, open_store
 from ratekeeper.units import to_micros
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-    from types import TracebackType
+    from collections.abc import Callable, Iterable
     from typing import Any, NoReturn, TypeVar
 
     from ratekeeper.clock import Clock
-    from ratekeeper.flow import Flow
     from ratekeeper.keys import Key
     from ratekeeper.model import Decision, Limit
     from ratekeeper.stores import Store
@@ -298,79 +297,6 @@ class AsyncLimiter(Front):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-
-class Reservation:
-    """``cost`` taken in advance.  Settle it once, for what was really used; left alone, it stays as taken."""
-
-    def __init__(self, limiter: Limiter, check: Check, decision: Decision) -> None:
-        self.limiter = limiter
-        self.taken = check
-        self.decision = decision
-        self.settled = not decision.allowed
-
-    def settle(self, actual: int) -> Decision:
-        """Give back what was not used, or charge what was used above the reservation, as far as it is there."""
-        flow = self.settlement(actual)
-        return drive(flow, self.limiter.store, self.limiter.clock, self.limiter.lines)
-
-    def settlement(self, actual: int) -> Flow[Decision]:
-        actual = whole_cost(actual, least=0)
-        if self.settled:
-            why = "was settled already" if self.decision.allowed else "was refused: there is nothing to settle"
-            raise AlreadySettled(f"reservation: expected to be settled once, but it {why}.")
-        self.settled = True
-        return settle(self.taken, self.decision, actual)
-
-    def __bool__(self) -> bool:
-        return self.decision.allowed
-
-    def __enter__(self) -> Reservation:
-        if not self.decision.allowed:
-            raise LimitExceeded(self.decision, self.limiter.name)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if not self.settled and (kind is not None or self.taken.limit.is_leased):
-            self.settle(0)
-
-
-class AsyncReservation(Reservation):
-    """A reservation on an event loop: await it, or enter it with ``async with``."""
-
-    def __init__(self, limiter: AsyncLimiter, check: Check, patience: int | None, priority: int) -> None:
-        self.limiter = limiter  # type: ignore[assignment]
-        self.taken = check
-        self.patience = patience
-        self.priority = priority
-        self.settled = True  # nothing is taken yet
-
-    async def take(self) -> AsyncReservation:
-        limiter = self.limiter
-        if self.patience is None:
-            self.decision = await limiter.ask("check", self.taken)  # type: ignore[misc]
-        else:
-            flow = acquire(limiter.lines, self.taken, self.patience, limiter.clock, self.priority)
-            self.decision = await adrive(flow, limiter.store, limiter.clock, limiter.lines)
-        self.settled = not self.decision.allowed
-        return self
-
-    def __await__(self) -> Generator[Any, None, AsyncReservation]:
-        return self.take().__await__()
-
-    async def settle(self, actual: int) -> Decision:  # type: ignore[override]
-        """Give back what was not used, or charge what was used above the reservation, as far as it is there."""
-        flow = self.settlement(actual)
-        return await adrive(flow, self.limiter.store, self.limiter.clock, self.limiter.lines)
-
-    async def __aenter__(self) -> AsyncReservation:
-        await self.take()
-        self.__enter__()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if not self.settled and (kind is not None or self.taken.limit.is_leased):
-            await self.settle(0)
 
 
 class ClosedStore:

@@ -359,6 +359,11 @@ def parse_limits(
     return kept[0] if len(kept) == 1 else Several(kept)
 
 
+def doubled(limit: Any) -> Limit:
+    """``limit`` with room for twice as many leases: its states are the same."""
+    return Limit(2 * limit.count, limit.period, algorithm=limit.algorithm)
+
+
 def whole_cost(cost: object, least: int = 1) -> int:
     """``cost`` as a whole number, or InvalidCost; other integer types (numpy's) are taken at their word."""
     if cost.__class__ is int and least <= cost <= UNLIMITED:

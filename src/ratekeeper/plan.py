@@ -67,6 +67,7 @@ class Counter:
         "default",
         "entries",
         "exempt",
+        "identity",
         "is_local",
         "key",
         "name",
@@ -82,6 +83,7 @@ class Counter:
         self.name = rule.name
         self.store = store
         self.is_local = is_local
+        self.identity = identity
         self.key = key_of(identity, rule.by, rule.patterns[0].text)
         self.only_ip = rule.by == ("ip",)
         self.entries = {tier: Entry(self, limit) for tier, limit in rule.limits.items()}

@@ -209,6 +209,10 @@ class Policy:
         program = self.program
         await adrive(program.give_back(program.held(verdict)), self.async_store, self.clock, self.lines)
 
+    async def arenew(self, verdict: PolicyVerdict) -> None:
+        """Let the leases of an admitted request begin anew: its response takes long."""
+        await adrive(self.program.renew(verdict), self.async_store, self.clock, self.lines)
+
     def explain(self, request: Request) -> Explanation:
         """Say step by step which rules a request meets, by which keys, under which limits; takes nothing."""
         from ratekeeper.explain import explain

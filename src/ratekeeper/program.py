@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper import flow
+from ratekeeper.drive import drive
 from ratekeeper.errors import InvalidCost
 from ratekeeper.identity import Caller
 from ratekeeper.match import Index
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ratekeeper.stores import Store
 
 MOST_SELECTIONS = 4096
+NO_LINES = flow.Lines()  # nobody waits here
 
 
 class Program:
@@ -240,16 +242,28 @@ class Program:
             else:
                 yield from flow.give_back((own.check,), own.decision)
 
+    def renew(self, verdict: PolicyVerdict) -> Flow[None]:
+        """Let the leases of an admitted request begin anew; the verdict then holds the new ones."""
+        fresh = dict(verdict.answers)
+        for own in self.held(verdict):
+            store = own.counter.store
+            renewal = flow.renew(own.check, own.decision, getattr(store, "has_room", True))
+            if own.counter.is_local or not store.blocking:
+                fresh[own.entry] = drive(renewal, store, store.clock, NO_LINES)
+            else:
+                fresh[own.entry] = yield from renewal
+        verdict.answers = tuple(fresh.items())
+
     def held(self, verdict: PolicyVerdict) -> list[Asked]:
         """The leases of an admitted request: they end with it."""
         return [own for own in self.taken(verdict) if own.check.limit.is_leased]
 
     def taken(self, verdict: PolicyVerdict) -> list[Asked]:
         """What an admitted request took; graced rules took nothing."""
-        caller = Caller(self.identity, verdict.request)
         found = []
         for entry, decision in verdict.answers:
             if verdict.allowed and decision.allowed:
+                caller = Caller(entry.counter.identity, verdict.request)  # as it was then: rules may be others by now
                 own = asked(entry.counter, entry, caller, cost_of(entry.counter.rule, verdict.request))
                 own.decision = decision
                 found.append(own)

@@ -97,6 +97,11 @@ class PolicyVerdict(Verdict):
         self.answers = (*self.answers, *other.answers)
         self._fields = self._shown = None
 
+    def yield_to(self, refusal: PolicyVerdict) -> None:
+        """Tell nothing of limits any more: ``refusal`` of the same request does, in the fields of its own answer."""
+        told = {name for name, _ in refusal.headers}
+        self._fields = [field for field in self.headers if field[0] not in told]
+
     @property
     def shown(self) -> list[Limited]:
         """Each limit with its own decision."""

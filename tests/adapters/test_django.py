@@ -278,3 +278,38 @@ def test_checks_know_of_proxies_and_processes():
     with site(trusting, middleware=[OURS]), override_settings(USE_X_FORWARDED_HOST=True):
         assert told() == []
         assert told(deploy=True) == [("ratekeeper.W005", "Each process counts for itself: the store is memory://.")]
+
+
+def decorated(is_async):
+    """A view that holds a place, and answers with the status of the same call made while it does."""
+    if is_async:
+
+        @rate_limit("1 concurrent", by="all")
+        async def held(request):
+            if "broken" in request.GET:
+                raise OSError("broken")
+            inner = (await AsyncClient().get("/")).status_code if "inner" in request.GET else ""
+            return HttpResponse(str(inner))
+    else:
+
+        @rate_limit("1 concurrent", by="all")
+        def held(request):
+            if "broken" in request.GET:
+                raise OSError("broken")
+            return HttpResponse(str(Client().get("/").status_code) if "inner" in request.GET else "")
+
+    return held
+
+
+@pytest.mark.parametrize("middleware", [[OURS], []])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_decorated_view_holds_its_place_until_the_response_is_closed(middleware, is_async):
+    send = send_async if is_async else send_plain
+    with site(rules({"limit": "100/minute"}), path("", decorated(is_async)), middleware=middleware):
+        for _ in range(2):
+            answer = send("GET", "/?inner")
+            assert (answer.status_code, answer.content) == (200, b"429")
+        for _ in range(2):
+            with pytest.raises(OSError, match="broken"):
+                send("GET", "/?broken")
+        assert send("GET", "/").status_code == 200

@@ -1,6 +1,7 @@
 """The REST framework throttle, through its views and Django's test client."""
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.test import Client, override_settings
 from django.urls import path
 from rest_framework.authentication import BaseAuthentication
@@ -156,3 +157,28 @@ def test_facts_of_the_settings_reach_rules_of_tiers():
     ):
         assert [get(**{"X-Tier": "paid", "X-User": "a"}).status_code for _ in range(3)] == [200, 200, 429]
         assert [get(**{"X-User": "b"}).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_throttle_holds_a_place_where_the_middleware_gives_it_back():
+    own = throttle(limit="1 concurrent")
+
+    class Answer(APIView):
+        throttle_classes = (own,)
+
+        def get(self, request):
+            if "broken" in request.query_params:
+                raise ValueError("broken")
+            return Response({"inner": get().status_code} if "inner" in request.query_params else {})
+
+    with site(empty(), path("", Answer.as_view()), middleware=[OURS]):
+        assert [get("/?inner").json() for _ in range(2)] == [{"inner": 429}] * 2
+        for _ in range(2):
+            with pytest.raises(ValueError, match="broken"):
+                get("/?broken")
+        assert get().status_code == 200
+    with site(empty(), path("", Answer.as_view()), middleware=[]), pytest.raises(ImproperlyConfigured) as caught:
+        get()
+    assert str(caught.value) == (
+        "Own: expected the middleware of ratekeeper.adapters.django, as nothing else knows when a response is done "
+        "and its place is free. Add it to MIDDLEWARE."
+    )

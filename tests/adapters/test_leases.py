@@ -3,13 +3,20 @@
 import asyncio
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from fastapi import Depends, FastAPI
+from flask import Flask
+from starlette.responses import StreamingResponse
+from starlette.testclient import TestClient as StarletteClient
 
-from ratekeeper import Policy
+from ratekeeper import Policy, Request
+from ratekeeper.adapters.aiohttp import rate_limit, setup
 from ratekeeper.adapters.asgi import RateLimitMiddleware
 from ratekeeper.adapters.fastapi import RateLimit
-from ratekeeper.adapters.route import RouteLimit
+from ratekeeper.adapters.flask import RateLimiter
 from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
-from ratekeeper.errors import InvalidInput, InvalidRules
+from ratekeeper.errors import InvalidRules
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import HERE, rules
 
@@ -113,11 +120,145 @@ def test_rules_that_could_not_give_back_are_refused(rule, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("make", [RouteLimit, RateLimit])
-def test_a_limit_at_a_route_cannot_hold(make):
-    with pytest.raises(InvalidInput) as caught:
-        make("2 concurrent")
-    assert str(caught.value) == (
-        "limit: expected a rate at a route, got '2 concurrent'. Put it into a rule of the policy, whose middleware "
-        "knows when a response is done."
-    )
+def test_flask_routes_hold_until_their_response_is_closed():
+    app = Flask(__name__)
+    limiter = RateLimiter(app, rules({"limit": "100/minute"}))
+
+    @app.get("/held")
+    @limiter.limit("1 concurrent")
+    def held():
+        return iter([b"one", b"two"])
+
+    @app.get("/broken")
+    @limiter.limit("1 concurrent")
+    def broken():
+        raise OSError("broken")
+
+    client = app.test_client()
+    first = client.get("/held", buffered=False)
+    assert [first.status_code, client.get("/held").status_code] == [200, 429]
+    first.close()
+    assert client.get("/held").status_code == 200
+    assert [client.get("/broken").status_code for _ in range(3)] == [500] * 3
+    app.testing = True  # errors go through, and there is no response at all
+    for _ in range(3):
+        with pytest.raises(OSError, match="broken"):
+            client.get("/broken")
+
+
+def test_flask_routes_hold_behind_the_wsgi_middleware_too():
+    app = Flask(__name__)
+    limiter = RateLimiter(app)
+
+    @app.get("/held")
+    @limiter.limit("1 concurrent")
+    def held():
+        return "ok"
+
+    app.wsgi_app = WsgiMiddleware(app.wsgi_app, rules({"limit": "100/minute"}))
+    client = app.test_client()
+    assert [client.get("/held", buffered=True).status_code for _ in range(3)] == [200] * 3
+    first = client.get("/held", buffered=False)
+    assert client.get("/held").status_code == 429
+    first.close()
+    assert client.get("/held").status_code == 200
+
+
+@pytest.mark.parametrize("with_middleware", [False, True])
+def test_aiohttp_handlers_hold_while_they_run(with_middleware):
+    async def main():
+        go, inside = asyncio.Event(), asyncio.Event()
+
+        @rate_limit("1 concurrent")
+        async def held(request):
+            if "broken" in request.query:
+                raise OSError("broken")
+            inside.set()
+            await go.wait()
+            return web.Response(text="ok")
+
+        app = web.Application()
+        if with_middleware:
+            setup(app, rules({"limit": "100/minute"}))
+        app.router.add_get("/held", held)
+        async with TestClient(TestServer(app)) as client:
+            first = asyncio.create_task(client.get("/held"))
+            await inside.wait()
+            assert (await client.get("/held")).status == 429
+            go.set()
+            assert (await first).status == 200
+            assert [(await client.get("/held?broken")).status for _ in range(2)] == [500, 500]
+            assert (await client.get("/held")).status == 200
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("middleware", [None, {"limit": "100/minute"}, {"limit": "5 concurrent"}])
+def test_fastapi_dependencies_hold_until_the_response_is_done(middleware):
+    async def main():
+        go, inside = asyncio.Event(), asyncio.Event()
+        clock = FakeClock(start=1.0)
+        app = FastAPI()
+        two = [Depends(RateLimit("1 concurrent", clock=clock)), Depends(RateLimit("6/minute", clock=clock))]
+
+        @app.get("/held", dependencies=two)
+        async def held(broken: bool = False):
+            if broken:
+                raise OSError("broken")
+
+            async def parts():
+                yield b"one"
+                inside.set()
+                await go.wait()
+
+            return StreamingResponse(parts())
+
+        if middleware:
+            app.add_middleware(RateLimitMiddleware, policy=Policy.parse(rules(middleware), clock=clock))
+
+        async def call(query=b""):
+            told = []
+
+            async def send(message):
+                told.append(message)
+
+            asked = {**scope("/held"), "query_string": query, "http_version": "1.1", "scheme": "http"}
+            try:
+                await app(asked, nothing, send)
+            except OSError:
+                return 500
+            return told[0]["status"]
+
+        first = asyncio.create_task(call())
+        await inside.wait()
+        assert await call() == 429  # the stream is not at its end
+        go.set()
+        assert await first == 200
+        assert [await call(b"broken=1") for _ in range(3)] == [500] * 3
+        assert [await call() for _ in range(3)] == [
+            200,
+            200,
+            429,
+        ]  # six in a minute; none of them to the place's refusal
+        clock.advance(60)
+        assert await call() == 200  # and the refusal of the second gave back the place of the first
+
+    asyncio.run(main())
+
+
+def test_a_dependency_that_refuses_gives_back_what_the_middleware_took():
+    clock = FakeClock(start=1.0)
+    policy = Policy.parse(rules({"limit": "10/minute"}), clock=clock)
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(RateLimit("2/minute", clock=clock))])
+    async def home(): ...
+
+    app.add_middleware(RateLimitMiddleware, policy=policy)
+    client = StarletteClient(app, client=(HERE, 1))
+    answers = [client.get("/") for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429, 429, 429]
+    assert policy.check(Request(peer=HERE)).remaining == 7
+    for answer in answers:  # one set of fields, whoever refused
+        names = [name for name, _ in answer.headers.multi_items()]
+        assert len(names) == len(set(names))

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, LimitExceeded, MemoryStore
-from ratekeeper.errors import InvalidInput, InvalidLimit
+from ratekeeper.errors import AlreadySettled, InvalidInput, InvalidLimit
 from ratekeeper.model import Check, parse_limits
 from ratekeeper.stores import open_store
 from ratekeeper.stores.shared import SharedStore, remove
@@ -82,6 +82,94 @@ def test_giving_back_a_lease_that_has_ended_takes_nobody_elses_away(make_store):
     late.settle(0)
     assert limiter.peek("k").remaining == 0
     assert not limiter.check("k")
+
+
+def test_a_renewed_lease_begins_anew(make_store):
+    clock, limiter = make(make_store)
+    lease, other = limiter.reserve("k"), limiter.reserve("k")
+    for _ in range(10):
+        clock.advance(20)
+        assert lease.renew()
+        if other is not None:
+            assert limiter.peek("k").remaining == 0  # a renewal is no place more
+            assert not limiter.check("k")
+            other.settle(0)
+            other = None
+        assert limiter.peek("k").remaining == 1
+    lease.settle(0)
+    assert limiter.peek("k").remaining == 2
+    with pytest.raises(AlreadySettled) as caught:
+        lease.renew()
+    assert str(caught.value) == "renew: expected a lease that is held, but it was given back or refused."
+
+
+def test_a_lease_that_has_ended_is_renewed_like_anybody_else(make_store):
+    clock, limiter = make(make_store)
+    late, later = limiter.reserve("k"), limiter.reserve("k")
+    clock.advance(30)
+    assert limiter.check("k")  # somebody has one of the places
+    assert late.renew()  # and this one the other
+    assert not later.renew()
+    assert limiter.peek("k").remaining == 0
+    late.settle(0)
+    assert limiter.peek("k").remaining == 1
+
+
+def test_a_rate_cannot_be_renewed():
+    with pytest.raises(InvalidInput) as caught:
+        Limiter("2/minute").reserve("k").renew()
+    assert str(caught.value) == (
+        "renew: expected a lease, of a limit such as '20 concurrent', got '2/minute'. "
+        "What a rate has admitted does not end."
+    )
+
+
+def test_all_renew_at_once_and_nobody_else_gets_in(make_store):
+    """A random walk beside a plain count of who holds."""
+    rng = random.Random(5)
+    clock, limiter = make(make_store, "4 concurrent for 30 seconds")
+    held = []
+    for _ in range(2000):
+        clock.advance(rng.choice([0, 0.000001, 1, 9]))
+        step = rng.random()
+        if step < 0.4:
+            lease = limiter.reserve("k")
+            assert bool(lease) is (len(held) < 4)
+            if lease:
+                held.append(lease)
+        elif step < 0.6 and held:
+            held.pop(rng.randrange(len(held))).settle(0)
+        for lease in held:  # so none ever ends by itself
+            assert lease.renew()
+        assert limiter.peek("k").remaining == 4 - len(held)
+
+
+def test_async_blocks_renew_at_every_beat(make_store):
+    async def main():
+        clock = FakeClock(start=100.0)
+        limiter = AsyncLimiter("1 concurrent for 30 seconds", store=make_store(clock))
+        async with limiter.reserve("k") as lease:
+            assert lease.heartbeat.seconds == 10.0
+            for _ in range(5):
+                clock.advance(29)
+                lease.heartbeat.beat()
+                await lease.heartbeat.beating
+            assert not await limiter.check("k")  # long after the first lease would have ended
+            clock.advance(29)
+            lease.heartbeat.beat()  # still under way at the end of the block
+        assert (await limiter.peek("k")).remaining == 1
+        assert lease.heartbeat.timer.cancelled()
+        async with limiter.reserve("k") as lost:
+            clock.advance(30)
+            assert await limiter.check("k")
+            lost.heartbeat.beat()
+            await lost.heartbeat.beating
+            assert lost.settled
+            lost.heartbeat.beat()  # nothing to renew
+            await lost.heartbeat.beating
+        assert (await limiter.peek("k")).remaining == 0  # that of the other
+
+    asyncio.run(main())
 
 
 def test_a_lowered_limit_waits_for_leases_to_come_back(make_store):

@@ -102,7 +102,11 @@ def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
         async def limited(target: Any, *args: Any, **kwargs: Any) -> Any:
             request = target if isinstance(target, web.Request) else target.request
             refusal = await check(request, own)
-            return refused(refusal) if refusal is not None else await handler(target, *args, **kwargs)
+            try:
+                return refused(refusal) if refusal is not None else await handler(target, *args, **kwargs)
+            finally:
+                if POLICY not in request.config_dict:  # else the middleware does it
+                    await request[KEY].arelease()
 
         return limited
 

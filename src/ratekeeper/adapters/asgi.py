@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
+from ratekeeper.adapters.held import Held
 from ratekeeper.adapters.template import route_of
 from ratekeeper.adapters.turn import wait_turn
 from ratekeeper.request import new_request
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Facts = Callable[[Scope], Mapping[str, Any] | None]
 
 VERDICT = "ratekeeper.verdict"  # in the scope: what was decided, for the application to read
+TAKEN = "ratekeeper.taken"  # in the scope: what is to be given back if a limit of the route refuses
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
@@ -62,16 +64,13 @@ class RateLimitMiddleware:
                 return None
             receive = turn
         scope[VERDICT] = verdict
+        scope[TAKEN] = policy, verdict, verdict.answers
         if kind == "websocket" and policy.limits_messages:
             receive = counted(policy, request, receive, send)
         if not policy.leases:
             return await self.app(scope, receive, sender(verdict, send))
-        held = verdict.answers  # limits at routes may join theirs
-        try:
+        async with Held(policy, verdict):
             return await self.app(scope, receive, sender(verdict, send))
-        finally:
-            verdict.answers = held
-            await policy.arelease(verdict)
 
 
 def request_of(scope: Scope) -> Request:

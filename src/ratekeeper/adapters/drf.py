@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ImproperlyConfigured
 from rest_framework.exceptions import APIException
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
@@ -60,6 +61,11 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         if own is None:
             return True
         decided = decided_of(request._request, None)
+        if own.is_held and decided.teller is None:
+            raise ImproperlyConfigured(
+                f"{type(self).__qualname__}: expected the middleware of ratekeeper.adapters.django, as nothing else "
+                "knows when a response is done and its place is free. Add it to MIDDLEWARE."
+            )
         if decided.refusal is not None:
             return True
         policy, more = own.policy(site_policy()), site_facts()

@@ -4,7 +4,7 @@
 
 Counts each client, by address, on each route; with a ``name``, all routes of that name together.  ``by`` and ``cost``
 may be functions of the request, or dependencies with dependencies of their own, sync or async.  Several of them on a
-route hold together: what one refuses, the others get back.  ``document(app)`` shows the refusals in OpenAPI.
+route hold together: what one refuses, the others and the middleware get back.  ``document(app)`` shows 429s in OpenAPI.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from fastapi import Depends, FastAPI, HTTPException, Response, WebSocketExceptio
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
-from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, request_of
-from ratekeeper.adapters.route import plain, refuse_leases, title
+from ratekeeper.adapters.asgi import TAKEN, TRY_AGAIN_LATER, VERDICT, request_of
+from ratekeeper.adapters.asked import asks, called
+from ratekeeper.adapters.held import Held, rates_back
+from ratekeeper.adapters.route import is_held, plain, title
 from ratekeeper.policy import Policy
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from ratekeeper.adapters.route import Limits
     from ratekeeper.stores import Store
@@ -44,6 +46,9 @@ class RateLimit:
 
     responses = TOO_MANY
 
+    def __new__(cls, limit: Limits, **words: Any) -> RateLimit:
+        return object.__new__(Holding if cls is RateLimit and is_held(limit) else cls)
+
     def __init__(
         self,
         limit: Limits,
@@ -57,7 +62,6 @@ class RateLimit:
         **rule: Any,
     ) -> None:
         who = by if isinstance(by, str) else "ip" if by is None else "app:subject"
-        refuse_leases(limit)
         rule |= {"name": name or title(limit, rule.get("algorithm")), "limit": plain(limit)}
         rule["by"] = who if name else ["route", who]
         rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
@@ -91,9 +95,10 @@ class RateLimit:
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         decided = scope.setdefault(DECIDED, [])
         if not verdict.allowed:
-            for other, earlier, own in decided:
-                earlier.answers = own
-                await other.agive_back(earlier)
+            if VERDICT in scope:
+                scope[VERDICT].yield_to(verdict)
+            for taken in (*decided, scope[TAKEN]) if TAKEN in scope else decided:
+                await rates_back(*taken)
             raise refusal(scope, verdict)
         decided.append((policy, verdict, verdict.answers))  # its own answers: those of others join it below
         if policy.delays and verdict.delay:
@@ -114,19 +119,13 @@ class RateLimit:
         return verdict
 
 
-def asks(function: Any) -> tuple[Callable[..., Any] | None, bool]:
-    """The function, and whether it takes just the request: then it is called here, not by way of FastAPI."""
-    parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
-    if len(parameters) != 1:
-        return function if callable(function) else None, False
-    kind = parameters[0].annotation
-    is_request = issubclass(kind, HTTPConnection) if inspect.isclass(kind) else str(kind).endswith("Request")
-    return function, is_request or parameters[0].name in ("request", "connection")
+class Holding(RateLimit):
+    """A RateLimit such as ``"3 concurrent"``: its place is held until the response is done."""
 
-
-async def called(function: Callable[..., Any], connection: HTTPConnection) -> Any:
-    found = function(connection)
-    return await found if inspect.isawaitable(found) else found
+    async def __call__(self, **injected: Any) -> AsyncIterator[PolicyVerdict]:  # type: ignore[override]
+        verdict = await RateLimit.__call__(self, **injected)
+        async with Held(self.policy, verdict):
+            yield verdict
 
 
 def refusal(scope: Any, verdict: PolicyVerdict) -> Exception:

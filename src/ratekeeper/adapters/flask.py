@@ -67,6 +67,7 @@ class RateLimiter:
         app.extensions[NAME] = policy_of(found)
         app.before_request(self.before)
         app.after_request(self.after)
+        app.teardown_request(self.teardown)
 
     def before(self) -> None:
         groups = [current_app.blueprints[name] for name in request.blueprints]
@@ -99,9 +100,14 @@ class RateLimiter:
         if decided is not None and decided.teller is self:
             for name, value in decided.added:
                 response.headers.add(name, value)
-            if decided.leases:
-                response.call_on_close(decided.release)
+        if decided is not None and decided.leases:
+            response.call_on_close(decided.release)
         return response
+
+    def teardown(self, error: BaseException | None) -> None:
+        decided: Decided | None = request.environ.get(DECIDED) if error is not None else None
+        if decided is not None:  # there is no response whose end would do it
+            decided.release()
 
     def limit(self, limit: Limits, **words: Any) -> Callable[[Target], Target]:
         """Limit a view, or each view of a blueprint: ``@limiter.limit("5/minute", by=lambda: g.user)``.

@@ -4,9 +4,8 @@
     server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor("rules.toml")])
 
 A call is a POST to ``/package.Service/Method``, and its metadata are its headers.  A refusal carries RetryInfo in
-``grpc-status-details-bin`` and ``grpc-retry-pushback-ms``, which gRPC's own retries obey.  Every call gets the
-RateLimit fields as trailing metadata, unless its handler sets other ones.  Rules that count messages see those of
-request streams.
+``grpc-status-details-bin`` and ``grpc-retry-pushback-ms``, which gRPC's retries obey.  Every call gets the fields as
+trailing metadata, unless its handler sets other ones.  Rules that count messages see those of request streams.
 """
 
 from __future__ import annotations

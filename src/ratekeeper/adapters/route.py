@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper import config
-from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.errors import InvalidInput
 from ratekeeper.model import parse_limits
 
 if TYPE_CHECKING:
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from ratekeeper.policy import Policy
 
     Limits = str | Sequence[str] | Mapping[str, Any]
-
-
-def refuse_leases(limit: Any) -> None:
-    """Where nothing tells when a response is done, nothing could give a lease back."""
-    for one in [limit] if isinstance(limit, str) else limit.values() if hasattr(limit, "values") else limit:
-        if isinstance(one, str) and "concurrent" in one:
-            raise InvalidInput(
-                f"limit: expected a rate at a route, got {shown(one)}. Put it into a rule of the policy, whose "
-                "middleware knows when a response is done."
-            )
 
 
 class RouteLimit:
@@ -56,7 +46,7 @@ class RouteLimit:
         rule |= {"name": name or title(limit, rule.get("algorithm")), "limit": plain(limit)}
         rule["by"] = who if name else ["route", who]
         rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
-        refuse_leases(limit)
+        self.is_held = is_held(limit)
         self.inherits = settings is None
         self.settings: Settings = config.parse({**(settings or {}), "rules": [rule]}, "limit")
         self.bound: tuple[object, Policy] | None = None
@@ -93,6 +83,12 @@ class RouteLimit:
                 value = function(*asked)
                 found[name] = await value if inspect.isawaitable(value) else value
         return found
+
+
+def is_held(limit: Limits) -> bool:
+    """Whether it is held while a response is made: ``"3 concurrent"``, of a tier at least."""
+    texts = [limit] if isinstance(limit, str) else list(limit.values()) if hasattr(limit, "values") else list(limit)
+    return any(isinstance(text, str) and "concurrent" in text for text in texts)
 
 
 def plain(limit: Limits) -> Any:

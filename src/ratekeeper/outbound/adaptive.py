@@ -112,11 +112,13 @@ class Adaptive:
         self.gradient = Gradient(start, least, most)
         self.key = encode(key)
         self.name = name
-        if (isinstance(store, str) and store.startswith("shm:")) or type(store).__name__ == "SharedStore":
+        if isinstance(store, str):
+            store = open_store(store, clock=clock)
+        if not getattr(store, "has_room", True):
             raise InvalidStore(
                 "adaptive: expected memory:// or Redis, as a table in shared memory has room for one count, got shm://."
             )
-        self.store: Any = open_store(store, clock=clock) if isinstance(store, str) else store
+        self.store: Any = store
         self.lines = Lines()
         self.in_flight = 0
         self.limits: dict[int, Limit] = {}

@@ -45,6 +45,7 @@ class SharedStore(Store):
     """
 
     blocking = False
+    has_room = False  # for another limit on the same states
 
     def __init__(
         self, name: str, *, clock: Clock | None = None, max_keys: int | None = None, mode: int = 0o600

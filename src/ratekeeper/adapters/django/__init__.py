@@ -96,7 +96,11 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
                 decided, policy = decided_of(request, own), own.policy(site_policy())
                 known = await own.afacts(await afacts(request, policy), request)
                 refusal = await decided.acheck(policy, asked(request, policy, known))
-                response = await view(request, *args, **kwargs) if refusal is None else refused(request, refusal)
+                try:
+                    response = await view(request, *args, **kwargs) if refusal is None else refused(request, refusal)
+                except BaseException:
+                    await decided.arelease()
+                    raise
                 return told(response, decided) if decided.teller is own else response
 
             return awaited
@@ -106,7 +110,11 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
         def called(request: Any, *args: Any, **kwargs: Any) -> Any:
             decided, policy = decided_of(request, own), own.policy(site_policy())
             refusal = decided.check(policy, asked(request, policy, own.facts(facts(request, policy), request)))
-            response = view(request, *args, **kwargs) if refusal is None else refused(request, refusal)
+            try:
+                response = view(request, *args, **kwargs) if refusal is None else refused(request, refusal)
+            except BaseException:  # there is no response whose end would do it
+                decided.release()
+                raise
             return told(response, decided) if decided.teller is own else response
 
         return called

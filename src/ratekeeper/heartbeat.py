@@ -1,0 +1,44 @@
+"""A lease that is held for long is renewed: every third of its time, on the event loop of its holder.
+
+Real time, whatever clock decides: it is the holder's work that lasts.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncio import Task, TimerHandle
+    from collections.abc import Awaitable, Callable
+
+BEATS = 3  # in the time of a lease: two may be missed
+
+
+class Heartbeat:
+    """Awaits ``renew`` again and again until it is stopped."""
+
+    __slots__ = ("beating", "loop", "renew", "seconds", "timer")
+
+    def __init__(self, micros: int, renew: Callable[[], Awaitable[object]]) -> None:
+        from asyncio import get_running_loop
+
+        self.seconds = micros / 1_000_000 / BEATS
+        self.renew = renew
+        self.loop = get_running_loop()
+        self.beating: Task[None] | None = None
+        self.timer: TimerHandle = self.loop.call_later(self.seconds, self.beat)
+
+    def beat(self) -> None:
+        self.beating = self.loop.create_task(self.once())
+
+    async def once(self) -> None:
+        await self.renew()
+        self.timer = self.loop.call_later(self.seconds, self.beat)
+
+    async def stop(self) -> None:
+        """No beat from now on; one that is under way is waited for, as it changes what is held."""
+        self.timer.cancel()
+        if self.beating is not None and not self.beating.done():
+            from asyncio import wait
+
+            await wait([self.beating])
+            self.timer.cancel()
