@@ -214,12 +214,22 @@ def test_a_table_of_another_version_is_refused(name):
     Limiter("5/minute", store=f"shm://{name}").check("k")
     path = rewrite(name, lambda magic, head: (b"ratekeeper table 999", head))
     assert message(lambda: Limiter("5/minute", store=f"shm://{name}")) == (
-        f"shm://{name}: expected a table of format 1, got 'ratekeeper table 999' in {path}: another version of "
+        f"shm://{name}: expected a table of format 2, got 'ratekeeper table 999' in {path}: another version of "
         f"ratekeeper wrote it. To start afresh, stop the others and call ratekeeper.stores.shared.remove('{name}')."
     )
     assert [segment.tables for segment in segments() if segment.name == name] == [
         (("?", "of another version, or damaged"),)
     ]
+
+
+def test_another_c_library_is_refused(name):
+    Limiter("5/minute", store=f"shm://{name}").check("k")
+    rewrite(name, lambda magic, head: (magic, {**head, "build": "musl, guards of 56 bytes, swaps"}))
+    assert message(lambda: Limiter("5/minute", store=f"shm://{name}")) == (
+        f"shm://{name}: expected the build that other processes have for '5/minute', "
+        f"'musl, guards of 56 bytes, swaps', got '{native.core.BUILD}'. To start afresh, stop the others and call "
+        f"ratekeeper.stores.shared.remove('{name}')."
+    )
 
 
 def test_a_table_from_before_the_machine_started_is_made_anew(name):
@@ -252,6 +262,7 @@ DAMAGE = {
     "no seed": lambda head: json.dumps({**head, "seed": ""}).encode(),
     "a wrong seed": lambda head: json.dumps({**head, "seed": "x" * 32}).encode(),
     "no boot": lambda head: json.dumps({**head, "boot": None}).encode(),
+    "wordy keys": lambda head: json.dumps({**head, "max_keys": "100"}).encode(),
     "no keys": lambda head: json.dumps({**head, "max_keys": 0}).encode(),
     "too many keys": lambda head: json.dumps({**head, "max_keys": 10**30}).encode(),
     "no identity": lambda head: json.dumps({**head, "identity": -1}).encode(),

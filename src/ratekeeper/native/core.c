@@ -1,6 +1,16 @@
 /* The module: its types, what it must learn from Python, and what shared memory asks of it. */
 #include "core.h"
 
+#include <stdio.h>
+
+#if defined(__GLIBC__)
+#define LIBRARY "glibc"
+#elif defined(__linux__)
+#define LIBRARY "musl"
+#else
+#define LIBRARY "libc"
+#endif
+
 /* learn(encode, whole_cost, to_micros, InvalidInput): what lives in Python and is asked for what is rare. */
 static PyObject *learn(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
@@ -103,6 +113,10 @@ static int start(PyObject *module) {
     for (size_t index = 0; index < sizeof(names) / sizeof(names[0]); index++)
         if (!(*names[index].place = PyUnicode_InternFromString(names[index].text)))
             return -1;
+    char build[64]; /* what two processes must have in common to share a guard */
+    snprintf(build, sizeof build, "%s, guards of %zu bytes%s", LIBRARY, sizeof(Guard), CAN_SWAP ? ", swaps" : "");
+    if (PyModule_AddStringConstant(module, "BUILD", build) < 0)
+        return -1;
     return PyModule_AddIntConstant(module, "CAN_SWAP", CAN_SWAP);
 }
 

@@ -8,6 +8,7 @@ from ratekeeper.model import Decision as Decision
 from ratekeeper.model import Limit, Plan, Several, State
 
 CAN_SWAP: bool
+BUILD: str
 
 class Shelf:
     keys: int

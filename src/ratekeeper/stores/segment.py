@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekeeper.errors import InvalidStore, shown
-from ratekeeper.native.core import prepare, shape, shared_size
+from ratekeeper.native.core import BUILD, prepare, shape, shared_size
 from ratekeeper.stores.native import MOST_KEYS
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 ROOT = "/dev/shm"
 PREFIX = "ratekeeper."
-FORMAT = 1  # the layout of slots, records and guards: changed with every change to them
+FORMAT = 2  # the layout of slots, records and guards: changed with every change to them
 MAGIC = b"ratekeeper table %d\n"
 HEAD = 16_384  # a multiple of any page size
 LONGEST_TEXT = 2_000
-FACTS = {"space": str, "limits": str, "max_keys": int, "seed": str, "identity": int, "boot": str, "clock": str}
+TEXTS = ("space", "limits", "seed", "boot", "clock", "build")
 HOW_TO_REMOVE = "To start afresh, stop the others and call ratekeeper.stores.shared.remove({name!r})"
 
 
@@ -178,9 +178,12 @@ class Folder:
             )
         try:
             head: dict[str, Any] = json.loads(rest.rstrip(b"\0"))
-            damaged = not all(isinstance(head[fact], kind) for fact, kind in FACTS.items())
-            damaged = damaged or not 0 < head["max_keys"] <= MOST_KEYS or not 0 <= head["identity"] < 2**56
-            damaged = damaged or len(bytes.fromhex(head["seed"])) != 16
+            damaged = not (
+                all(isinstance(head[fact], str) for fact in TEXTS)
+                and 0 < head["max_keys"] <= MOST_KEYS
+                and 0 <= head["identity"] < 2**56
+                and len(bytes.fromhex(head["seed"])) == 16
+            )
         except (ValueError, TypeError, KeyError):
             damaged = True
         if damaged:
@@ -201,6 +204,7 @@ class Folder:
             "identity": int.from_bytes(os.urandom(7), "little"),
             "boot": boot_now(),
             "clock": clock,
+            "build": BUILD,  # containers that share a folder may have another C library
         }
         size = HEAD + shared_size(limit, max_keys)
         draft = f"{self.path}/.draft"
@@ -227,7 +231,8 @@ class Folder:
         return head
 
     def compare(self, head: dict[str, Any], space: str, max_keys: int, any_size: bool, clock: str) -> None:
-        expected = {"max_keys": head["max_keys"] if any_size else max_keys, "clock": clock, "boot": boot_now()}
+        own_size = head["max_keys"] if any_size else max_keys
+        expected = {"max_keys": own_size, "clock": clock, "boot": boot_now(), "build": BUILD}
         for fact, own in expected.items():
             if head[fact] != own:
                 raise InvalidStore(
