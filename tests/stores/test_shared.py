@@ -134,6 +134,44 @@ def test_a_fork_shares_and_the_state_outlives_the_last_process(name):
     assert Limiter("5/hour", store=f"shm://{name}").check("k").remaining == 1
 
 
+FORK = """
+import os, threading
+from ratekeeper import Limit, Limiter
+from ratekeeper.stores.native import NativeStore
+from ratekeeper.stores.shared import SharedStore
+stores = [NativeStore(), SharedStore({name!r}, max_keys=10)]
+stop = False
+def run():
+    number = 0
+    while not stop:
+        number += 1
+        stores[0].table("s", Limit(number % 1000 + 1, "hour"))
+        stores[1].table_for("s", Limit(number % 5 + 1, "hour"))
+        if not number % 5:
+            stores[1].tables.clear()
+threads = [threading.Thread(target=run) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for turn in range(30):
+    child = os.fork()
+    if not child:
+        for store in stores:
+            store.table_for("s", Limit(turn % 5 + 1, "day")).check("k")
+        os._exit(0)
+    os.waitpid(child, 0)
+stop = True
+for thread in threads:
+    thread.join()
+print("ok")
+"""
+
+
+def test_a_fork_under_load_leaves_no_lock_behind(name):
+    command = [sys.executable, "-W", "ignore", "-c", FORK.format(name=name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
+
+
 def test_async_limiters_use_it_too(name):
     import asyncio
 

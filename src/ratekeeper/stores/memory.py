@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.keys import Key
     from ratekeeper.model import Check, Limit, Plan, Several, State
+    from ratekeeper.stores.native import TableStore
 
     # States by key, and the same keys in no order, to draw from.
     Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
@@ -337,14 +338,14 @@ if TYPE_CHECKING:
 stores_alive: dict[int, object] = {}
 
 
-def keep_through_fork(store: MemoryStore) -> None:
+def keep_through_fork(store: MemoryStore | TableStore) -> None:
     from _weakref import ref
 
     number = id(store)
     stores_alive[number] = ref(store, lambda _: stores_alive.pop(number, None))
 
 
-def alive() -> list[MemoryStore]:
+def alive() -> list[MemoryStore | TableStore]:
     return [store for reference in list(stores_alive.values()) if (store := reference()) is not None]  # type: ignore[operator]
 
 

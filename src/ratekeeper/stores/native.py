@@ -12,7 +12,7 @@ from os import urandom
 
 from ratekeeper.clock import MonotonicClock, follow
 from ratekeeper.native.core import Shelf, Store, Table, shape
-from ratekeeper.stores.memory import MAX_KEYS, MOST_TABLES, whole_max_keys
+from ratekeeper.stores.memory import MAX_KEYS, MOST_TABLES, keep_through_fork, whole_max_keys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,18 +24,57 @@ if TYPE_CHECKING:
 MOST_KEYS = 10**12  # more than any memory holds
 
 
-class NativeStore(Store):
-    """State in this process, decided in C.  ``max_keys`` bounds the table of each limit."""
+class TableStore(Store):
+    """What the stores of the core have in common: tables on shelves, and a clock that all of them read."""
 
     blocking = False
 
+    def __init__(self, clock: Clock) -> None:
+        self.lock = allocate_lock()
+        self.shelves: dict[object, Shelf] = {}
+        self.tables: dict[tuple[str, Limit | Several], Table] = {}
+        self.clock = clock
+        self.nanos = nanos_of(clock)
+        keep_through_fork(self)
+
+    def put_table(self, space: str, limit: Limit | Several, shelf: Shelf) -> Table:
+        """A table on ``shelf``, to be found from now on.  The lock is held."""
+        if len(self.tables) >= MOST_TABLES:  # limits made up at run time: the states stay on their shelves
+            self.tables.clear()
+            self.forget_tables()
+        return self.tables.setdefault((space, limit), Table(shelf, limit, self.nanos))
+
+    def use_clock(self, clock: Clock) -> None:
+        """Read the time from another clock from now on; processes that share states must use the same."""
+        with self.lock:
+            self.clock = clock
+            self.nanos = nanos_of(clock)
+            for table in self.tables.values():
+                table.nanos = self.nanos
+
+    def size(self) -> int:
+        """How many keys have a state in the tables that this process uses, recovered ones among them."""
+        return sum(shelf.keys for shelf in self.shelves.values())
+
+    def clear(self) -> None:
+        """Forget all keys of the tables that this process uses: for all processes, if they share them."""
+        with self.lock:
+            for shelf in self.shelves.values():
+                shelf.clear()
+
+    def close(self) -> None:
+        """Let go of the tables."""
+        with self.lock:
+            self.tables, self.shelves = {}, {}
+            self.forget_tables()
+
+
+class NativeStore(TableStore):
+    """State in this process, decided in C.  ``max_keys`` bounds the table of each limit."""
+
     def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
         self.max_keys = whole_max_keys(max_keys, "memory://")
-        self.lock = allocate_lock()
-        self.shelves: dict[tuple[str, str, str], Shelf] = {}
-        self.tables: dict[tuple[str, Limit | Several], Table] = {}
-        self.clock = follow(self) if clock is None else clock
-        self.nanos = nanos_of(self.clock)
+        super().__init__(follow(self) if clock is None else clock)
 
     def table(self, space: str, limit: Limit | Several) -> Table:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
@@ -46,37 +85,10 @@ class NativeStore(Store):
                 shelf = self.shelves.get(place)
                 if shelf is None:
                     shelf = self.shelves[place] = Shelf(limit, min(self.max_keys, MOST_KEYS), urandom(16))
-                if len(self.tables) >= MOST_TABLES:  # limits made up at run time: the states stay on their shelves
-                    self.tables.clear()
-                    self.forget_tables()
-                table = Table(shelf, limit, self.nanos)
-                table = self.tables.setdefault((space, limit), table)
+                table = self.put_table(space, limit, shelf)
         return table
 
     table_for = table
-
-    def use_clock(self, clock: Clock) -> None:
-        """Read the time from another clock from now on."""
-        with self.lock:
-            self.clock = clock
-            self.nanos = nanos_of(clock)
-            for table in self.tables.values():
-                table.nanos = self.nanos
-
-    def size(self) -> int:
-        """How many keys have a state, recovered ones among them."""
-        return sum(shelf.keys for shelf in self.shelves.values())
-
-    def clear(self) -> None:
-        """Forget all keys."""
-        with self.lock:
-            for shelf in self.shelves.values():
-                shelf.clear()
-
-    def close(self) -> None:
-        with self.lock:
-            self.tables, self.shelves = {}, {}
-            self.forget_tables()
 
 
 def nanos_of(clock: Clock) -> Callable[[], int] | None:

@@ -9,13 +9,12 @@ what is there, ``remove(name)`` removes it.
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.native import REASON, core
-from ratekeeper.stores.memory import MOST_TABLES, whole_max_keys
+from ratekeeper.stores.memory import whole_max_keys
 
 if core is None:
     raise InvalidStore(
@@ -23,8 +22,8 @@ if core is None:
         "or from a wheel; or use memory:// or redis://."
     )
 
-from ratekeeper.native.core import Shelf, Store, Table
-from ratekeeper.stores.native import MOST_KEYS, nanos_of
+from ratekeeper.native.core import Shelf, Table
+from ratekeeper.stores.native import MOST_KEYS, TableStore
 from ratekeeper.stores.segment import PREFIX, ROOT, Folder, Segment, folder_of, is_in_use, is_stale, table_files
 
 if TYPE_CHECKING:
@@ -37,14 +36,13 @@ MAX_KEYS = 100_000
 LONGEST_RING = 1_024
 
 
-class SharedStore(Store):
+class SharedStore(TableStore):
     """State in shared memory, for all processes of one host: ``SharedStore("api")``, ``SharedStore("/var/lib/app")``.
 
     ``max_keys`` is how many keys a table holds without forgetting a live one; its memory is reserved when it is made.
     Only this user's processes may use it, unless ``mode`` says otherwise.
     """
 
-    blocking = False
     has_room = False  # for another limit on the same states
 
     def __init__(
@@ -52,11 +50,7 @@ class SharedStore(Store):
     ) -> None:
         self.any_size = max_keys is None
         self.max_keys = min(MOST_KEYS, whole_max_keys(MAX_KEYS if max_keys is None else max_keys, f"shm://{name}"))
-        self.clock = MONOTONIC if clock is None else clock
-        self.nanos = nanos_of(self.clock)
-        self.lock = allocate_lock()
-        self.shelves: dict[str, Shelf] = {}
-        self.tables: dict[tuple[str, Limit | Several], Table] = {}
+        super().__init__(MONOTONIC if clock is None else clock)
         self.folder = Folder(name, mode)
 
     def table(self, space: str, limit: Limit | Several) -> Table:
@@ -71,11 +65,7 @@ class SharedStore(Store):
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
-                if len(self.tables) >= MOST_TABLES:
-                    self.tables.clear()
-                    self.forget_tables()
-                shelf = self.map_shelf(space, limit, strict)
-                table = self.tables.setdefault((space, limit), Table(shelf, limit, self.nanos))
+                table = self.put_table(space, limit, self.map_shelf(space, limit, strict))
         return table
 
     def map_shelf(self, space: str, limit: Limit | Several, strict: bool) -> Shelf:
@@ -91,35 +81,15 @@ class SharedStore(Store):
                 )
         clock = "monotonic" if self.nanos is None else "given"
         mapped = self.folder.map_table(space, limit, self.max_keys, self.any_size, clock, strict)
-        number = f"{mapped.identity:x}"
-        if number not in self.shelves:
-            self.shelves[number] = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity)
-        return self.shelves[number]
-
-    def use_clock(self, clock: Clock) -> None:
-        """Read the time from another clock from now on: all processes must use the same."""
-        with self.lock:
-            self.clock = clock
-            self.nanos = nanos_of(clock)
-            for table in self.tables.values():
-                table.nanos = self.nanos
-
-    def size(self) -> int:
-        """How many keys have a state in the tables that this process uses, recovered ones among them."""
-        return sum(shelf.keys for shelf in self.shelves.values())
-
-    def clear(self) -> None:
-        """Forget all keys of the tables that this process uses, for all processes."""
-        with self.lock:
-            for shelf in self.shelves.values():
-                shelf.clear()
+        if mapped.identity not in self.shelves:
+            shelf = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity)
+            self.shelves[mapped.identity] = shelf
+        return self.shelves[mapped.identity]
 
     def close(self) -> None:
         """Let go of the segment; its state stays for the others and for later."""
-        with self.lock:
-            self.tables, self.shelves = {}, {}
-            self.forget_tables()
-            self.folder.close()
+        super().close()
+        self.folder.close()
 
     def __repr__(self) -> str:
         name = self.folder.name
