@@ -18,7 +18,7 @@
 #define PLAIN 0   /* a decision of one limit, with its evidence */
 #define TOGETHER 1 /* of several limits: `other` is the tuple of their decisions */
 #define GIVEN 2   /* made from answers */
-#define PURE 3    /* made by a store in Python: `other` is its own decision */
+#define PURE 3    /* made by a store in Python: `other` is its own decision, or the evidence for one */
 
 typedef struct DecisionObject DecisionObject;
 

@@ -31,6 +31,8 @@ PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool
     return (PyObject *)self;
 }
 
+static PyObject *pure(DecisionObject *self);
+
 /* decided(cls, evidence): how a store written in Python makes a decision. */
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     State *state = PyModule_GetState(module);
@@ -46,14 +48,32 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
         return NULL;
     self->kind = PURE;
     self->evidence.allowed = allowed;
-    PyObject *items = PyTuple_Pack(1, args[1]); /* tuple.__new__ itself: looking it up would cost more than the call */
-    if (items) {
-        self->other = state->tuple_new((PyTypeObject *)state->pure, items, NULL);
-        Py_DECREF(items);
-    }
-    if (!self->other)
+    self->other = Py_NewRef(args[1]);
+#ifdef Py_GIL_DISABLED
+    if (!pure(self)) /* at once: two threads must not make it at the same time */
         Py_CLEAR(self);
+#endif
     return (PyObject *)self;
+}
+
+/* The decision in Python, made of its evidence when it is first asked for more than whether it was allowed. */
+static PyObject *pure(DecisionObject *self) {
+    if (PyTuple_CheckExact(self->other)) {
+        State *state = PyType_GetModuleState(Py_TYPE(self));
+        PyObject *items = PyTuple_Pack(1, self->other); /* tuple.__new__ itself: looking it up costs more than the call */
+        PyObject *made = items ? state->tuple_new((PyTypeObject *)state->pure, items, NULL) : NULL;
+        Py_XDECREF(items);
+        if (!made)
+            return NULL;
+        Py_DECREF(self->other);
+        self->other = made;
+    }
+    return self->other;
+}
+
+static PyObject *told(DecisionObject *self, const char *name) {
+    PyObject *own = pure(self);
+    return own ? PyObject_GetAttrString(own, name) : NULL;
 }
 
 static bool micros_from(State *state, PyObject *value, const char *what, i64 *micros) {
@@ -121,7 +141,7 @@ static PyObject *get_allowed(DecisionObject *self, void *unused) { return PyBool
 
 static PyObject *get_at(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
-        return PyObject_GetAttrString(self->other, "at");
+        return told(self, "at");
     return PyLong_FromUnsignedLongLong(self->now);
 }
 
@@ -194,7 +214,7 @@ static DecisionObject *binding_in(DecisionObject *self) {
 
 static PyObject *get_limit(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
-        return PyObject_GetAttrString(self->other, "limit");
+        return told(self, "limit");
     if (self->kind == GIVEN)
         return PyLong_FromLongLong(self->capacity);
     DecisionObject *bound = self->kind == TOGETHER ? binding_in(self) : self;
@@ -203,7 +223,7 @@ static PyObject *get_limit(DecisionObject *self, void *unused) {
 
 static PyObject *get_remaining(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
-        return PyObject_GetAttrString(self->other, "remaining");
+        return told(self, "remaining");
     if (self->kind != TOGETHER)
         return PyLong_FromLongLong((i64)remaining_in(self));
     u64 found = UINT64_MAX;
@@ -214,7 +234,7 @@ static PyObject *get_remaining(DecisionObject *self, void *unused) {
 
 static PyObject *get_retry_after(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
-        return PyObject_GetAttrString(self->other, "retry_after");
+        return told(self, "retry_after");
     i64 wait = self->kind == TOGETHER ? 0 : retry_in(self);
     if (self->kind == TOGETHER && !self->evidence.allowed)
         for (Py_ssize_t index = 0; index < PyTuple_Size(self->other) && wait != NEVER; index++) {
@@ -228,7 +248,7 @@ static PyObject *get_retry_after(DecisionObject *self, void *unused) {
 
 static PyObject *get_reset_after(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
-        return PyObject_GetAttrString(self->other, "reset_after");
+        return told(self, "reset_after");
     if (self->kind != TOGETHER)
         return seconds(reset_in(self));
     u64 found = 0;
@@ -241,7 +261,7 @@ static PyObject *get_reset_after(DecisionObject *self, void *unused) {
 
 static PyObject *get_delay(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
-        return PyObject_GetAttrString(self->other, "delay");
+        return told(self, "delay");
     if (self->kind != TOGETHER)
         return seconds(delay_in(self));
     u64 found = 0;
@@ -254,7 +274,7 @@ static PyObject *get_delay(DecisionObject *self, void *unused) {
 
 static PyObject *get_reason(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
-        return PyObject_GetAttrString(self->other, "reason");
+        return told(self, "reason");
     return PyUnicode_FromString(""); /* decided in this process: nothing stood in for anything */
 }
 
@@ -262,7 +282,8 @@ static PyObject *decision_parts(DecisionObject *self, PyObject *unused) {
     if (self->kind == TOGETHER)
         return Py_NewRef(self->other);
     if (self->kind == PURE) {
-        PyObject *parts = PyObject_CallMethod(self->other, "parts", NULL);
+        PyObject *own = pure(self);
+        PyObject *parts = own ? PyObject_CallMethod(own, "parts", NULL) : NULL;
         if (!parts || PyTuple_GetItem(parts, 0) != self->other)
             return parts;
         Py_DECREF(parts);
@@ -272,7 +293,8 @@ static PyObject *decision_parts(DecisionObject *self, PyObject *unused) {
 
 static PyObject *decision_binding(DecisionObject *self, PyObject *unused) {
     if (self->kind == PURE) {
-        PyObject *bound = PyObject_CallMethod(self->other, "binding", NULL);
+        PyObject *own = pure(self);
+        PyObject *bound = own ? PyObject_CallMethod(own, "binding", NULL) : NULL;
         if (bound != self->other)
             return bound;
         Py_DECREF(bound);

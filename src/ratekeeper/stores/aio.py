@@ -7,6 +7,7 @@ watches the deadline.
 from __future__ import annotations
 
 import asyncio
+from asyncio import Future
 from collections import deque
 
 from hiredis import HiredisError, Reader, ReplyError
@@ -98,10 +99,11 @@ class AsyncLink:
             if self.breaker.is_due(self.loop.time()):
                 self.reach()
             raise StoreUnavailable(self.name, self.breaker.why)
-        future = self.loop.create_future()
+        future: asyncio.Future[Any] = Future(loop=self.loop)
         request.future = future
-        self.pending.append(request)
-        many = len(self.pending)
+        pending = self.pending
+        pending.append(request)
+        many = len(pending)
         if many == 1:
             self.since = self.loop.time()
             self.loop.call_soon(self.flush)

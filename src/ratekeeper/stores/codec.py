@@ -371,20 +371,21 @@ class CheckOne:
         self.words = ledger.once if cost == 1 else ledger.plan_words("check", cost)
 
     def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
-        limit = self.ledger.limit
-        if self.ledger.bucket and len(reply) == 21:
+        ledger = self.ledger
+        limit = ledger.limit
+        if ledger.bucket and len(reply) == 21:
             allowed, now, tat, rest = BUCKET_REPLY.unpack(reply)
             state = tat * limit.drain + rest  # type: ignore[union-attr]
         else:
             allowed, now = HEAD.unpack_from(reply)
             state = unpack_state(reply[9:], limit)  # type: ignore[arg-type]
-        self.ledger.remember(self.keys, state, now, sent)
-        denials = self.ledger.denials
+        ledger.remember(self.keys, state, now, sent)
+        denials = ledger.denials
         if not allowed:
             denials.note(self.key, limit, self.cost, state, now, sent)
         elif denials.by_key:  # a smaller cost passed: what is known of a greater one is out of date
             denials.forget(self.key)
-        return (decision(allowed == 1, limit, state, now, self.cost),)
+        return (decided(Decision, (allowed == 1, limit, state, now, self.cost)),)
 
 
 AnyRequest = Request | CheckOne
@@ -403,6 +404,11 @@ def without_server(operation: str, plan: Plan) -> Any:
     if operation == "states":
         return now, tuple([0 for _ in plan])
     return tuple([decision(True, check.limit, 0, now, check.cost) for check in plan])
+
+
+def lone_start(script: bytes) -> bytes:
+    """What the command of a single CheckOne begins with; its key, ONE and its words follow."""
+    return b"*%d\r\n%b%b%b" % (5 + SUBJECT_WORDS, bulk(b"EVALSHA"), bulk(script), number(1))
 
 
 def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, now: int | None) -> bytes:

@@ -78,11 +78,12 @@ class Flight:
             self.fail(StoreUnavailable(name, "answered something else than was asked", charged=None))
             return False
         understood = True
+        sent = self.sent
         for request, part in zip(self.requests, replies, strict=True):
             future = request.future
             if not future.done():  # else cancelled: its answer goes nowhere, and to nobody else
                 try:
-                    result = request.read(part, self.sent)
+                    result = request.read(part, sent)
                 except Exception as error:
                     understood = False
                     why = f"answered something else than was asked ({error})"
