@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratekeeper import InvalidInput, Limit, Policy, Request, lab
+from ratekeeper import InvalidInput, Limit, Policy, Request, StoreUnavailable, lab
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.lab import search, tally
 from ratekeeper.lab.clock import VirtualClock
@@ -291,6 +291,13 @@ def test_progress_is_told():
     lab.replay(SAMPLE, ONE, suggest=0.01, progress=lambda *words: told.append(words))
     size = SAMPLE.stat().st_size
     assert told[-2:] == [("reading", size, size), ("looking for limits", 1, 1)]
+
+
+def test_a_store_that_is_not_there_ends_the_experiment():
+    """Nothing decides in its place: the figures would be of something else."""
+    for run in (lambda store: lab.replay(SAMPLE, RULES, store=store), lambda store: lab.simulate("5/s", store=store)):
+        with pytest.raises(StoreUnavailable, match=r"^redis://127\.0\.0\.1:1/0: could not be reached"):
+            run("redis://127.0.0.1:1/0")
 
 
 def test_the_same_trace_gives_the_same_decisions_in_every_store(any_server):

@@ -6,9 +6,17 @@ from functools import partial
 from operator import getitem
 from typing import TYPE_CHECKING
 
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores import open_store
+
 if TYPE_CHECKING:
     from _thread import LockType
     from collections.abc import Callable
+
+    from ratekeeper.model import Plan
+    from ratekeeper.stores import Store
+
+PATIENCE = 60.0  # seconds for one decision: nobody waits for it here
 
 
 class VirtualClock:
@@ -38,3 +46,18 @@ class VirtualClock:
 
     async def asleep(self, micros: int) -> None:
         self.sleep(micros)
+
+
+def open_in_virtual_time(store: str, clock: VirtualClock) -> Store:
+    """A store whose time is the lab's.  Where it cannot answer, nothing else does: that would be another experiment."""
+    opened = open_store(store, clock=clock, deadline=PATIENCE)
+    if opened.blocking:
+        opened.standby = Nobody()  # type: ignore[attr-defined]
+    return opened
+
+
+class Nobody:
+    """Stands in for a store by raising."""
+
+    def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> object:
+        raise error or StoreUnavailable("store", "gave no answer")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput
-from ratekeeper.lab.clock import VirtualClock
+from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
 from ratekeeper.lab.compare import Comparison, Difference
 from ratekeeper.lab.decider import Decider
 from ratekeeper.lab.frames import frame
@@ -183,13 +183,11 @@ def replay(
         raise InvalidInput(f"suggest: expected a share from 0 to 1, such as 0.001, got {suggest!r}.")
     with ExitStack() as closing:
         clock = VirtualClock()
-        policy = opened(rules, store, clock, functions)
-        closing.callback(policy.close)
+        policy = opened(rules, store, clock, functions, closing)
         decider = Decider(policy, clock)
         other = None
         if against is not None:
-            before = opened(against, store, clock, functions)
-            closing.callback(before.close)
+            before = opened(against, store, clock, functions, closing)
             other = Difference(Decider(before, clock))
         sources = []
         for path in paths:
@@ -237,12 +235,17 @@ def untold(policy: Policy, told: set[str]) -> list[str]:
     return found
 
 
-def opened(rules: Rules, store: str, clock: VirtualClock, functions: Mapping[str, Any] | None) -> Policy:
+def opened(
+    rules: Rules, store: str, clock: VirtualClock, functions: Mapping[str, Any] | None, closing: ExitStack
+) -> Policy:
     """The policy of a file or a dictionary, on the lab's own store and clock."""
+    place = open_in_virtual_time(store, clock)
+    closing.callback(place.close)
     if isinstance(rules, (str, Path)):
-        policy = Policy.load(rules, store=store, clock=clock, functions=functions)
+        policy = Policy.load(rules, store=place, clock=clock, functions=functions)
     else:
-        policy = Policy.parse(dict(rules), store=store, clock=clock, functions=functions)
+        policy = Policy.parse(dict(rules), store=place, clock=clock, functions=functions)
+    closing.callback(policy.close)
     identity = policy.program.identity
     identity.user_sources.append(("app:user", identity.source("app:user")))  # as the log says, whatever token told it
     return policy

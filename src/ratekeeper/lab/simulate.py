@@ -18,11 +18,10 @@ from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidInput
 from ratekeeper.keys import encode
 from ratekeeper.lab import measure, shapes
-from ratekeeper.lab.clock import VirtualClock
+from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
 from ratekeeper.lab.frames import frame
 from ratekeeper.limiter import Limiter
 from ratekeeper.model import Check, Limit, Several, parse_limits
-from ratekeeper.stores import open_store
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ class Calls:
 def run(limit: Limit | Several, asked: Asked, store: str, progress: Progress | None) -> Calls:
     """Decide all calls under one limit."""
     clock = VirtualClock()
-    opened = open_store(store, clock=clock)
+    opened = open_in_virtual_time(store, clock)
     limiter = Limiter(limit if isinstance(limit, Limit) else limit.limits, store=opened, name=f"lab {limit}")
     traffic = asked.traffic
     tell = (lambda done: progress(str(limit), done, len(traffic))) if progress else None
