@@ -155,13 +155,14 @@ def test_metrics():
     assert len(generate_latest(registry).decode().splitlines()) <= before + 3  # one new result, no new labels
 
 
-def test_the_busiest_source_is_never_missed():
+@pytest.mark.parametrize("by", [1, 50])
+def test_the_busiest_source_is_never_missed(by):
     rng = random.Random(7)
     sources = Sources()
-    names = ["busy"] * 3000 + [f"other-{number}" for number in range(20_000)]
+    names = [("busy", by)] * (3000 // by) + [(f"other-{number}", 1) for number in range(20_000)]
     rng.shuffle(names)
-    for name in names:
-        sources.add(name)
+    for name, times in names:
+        sources.add(name, times)
         assert len(sources.counts) <= MOST_SOURCES
     name, share = sources.top()
     assert name == "busy"

@@ -118,15 +118,18 @@ class Sources:
         self.counts: dict[str, int] = {}
         self.total = 0
 
-    def add(self, source: str) -> int:
-        self.total += 1
+    def add(self, source: str, by: int = 1) -> int:
+        self.total += by
         counts = self.counts
         if source in counts:
-            counts[source] += 1
+            counts[source] += by
         elif len(counts) < MOST_SOURCES:
-            counts[source] = 1
+            counts[source] = by
         else:
-            self.counts = {name: count - 1 for name, count in counts.items() if count > 1}
+            least = min(by, *counts.values())
+            self.counts = {name: count - least for name, count in counts.items() if count > least}
+            if by > least:
+                self.counts[source] = by - least
         return self.counts.get(source, 0)
 
     def top(self) -> tuple[str, float]:

@@ -195,6 +195,24 @@ def test_health_and_metrics(service):
     assert "198.51.100" not in text
 
 
+def test_whoever_is_refused_is_seen_by_digest_at_every_door():
+    with running(resp=ANY) as service:
+        for _ in range(3):
+            service.post("/v1/check", {"key": ["a", 1], "limit": "1/hour"})
+        with redis.Redis(port=service.addresses["resp"][1]) as client:
+            for _ in range(5):
+                client.execute_command("CL.THROTTLE", "me", 0, 1, 3600)
+        keeper = service.worker.keeper
+        for door in service.worker.doors:  # what the second's turn does
+            service.loop.call_soon_threadsafe(door.timer.cancel)
+            service.loop.call_soon_threadsafe(door.sweep)
+        service.call("GET", "/healthz")
+        assert sorted(count for _, count in keeper.tally.most_refused()) == [2, 4]
+        names = "".join(name for name, _ in keeper.tally.most_refused())
+        assert "me" not in names
+        assert set(names) <= set("0123456789abcdef")
+
+
 def test_the_openapi_document_names_the_paths_that_are_served(service):
     document = service.call("GET", "/openapi.json")[2]
     assert document == json.loads(files("ratekeeper.service").joinpath("openapi.json").read_text())

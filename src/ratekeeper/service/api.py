@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from json import JSONDecoder, loads
+from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, did_you_mean, shown
@@ -11,10 +12,12 @@ from ratekeeper.request import Request
 from ratekeeper.service.answers import JSON, answer, as_json, problem
 from ratekeeper.service.keeper import told
 from ratekeeper.service.reservations import difference
+from ratekeeper.verdict import NO_NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ratekeeper.headers import Label
     from ratekeeper.model import Decision
     from ratekeeper.service.http import Call
     from ratekeeper.service.keeper import Keeper, Named
@@ -35,6 +38,7 @@ class Api:
 
     def __init__(self, keeper: Keeper, seal: Seal) -> None:
         self.keeper = keeper
+        self.bodies = keeper.bodies
         self.seal = seal
         self.calls: dict[str, Callable[[Call, dict[str, Any]], Answer]] = {
             "/v1/check": self.check,
@@ -49,6 +53,19 @@ class Api:
     def serve(self, call: Call) -> Answer:
         """Answer any of them; what is wrong with a call becomes a problem document."""
         try:
+            known = self.bodies.get(call.body)
+            if known is not None and call.path == "/v1/check" and call.method == "POST":  # the hot path, and all of it
+                named, key, cost = known
+                if named is None:
+                    outcome = self.judge(call, key, False)
+                    return outcome if outcome.__class__ is bytes else caught(outcome)  # type: ignore[arg-type]
+                table = named.table
+                decision = table.check(key, cost) if table is not None else self.keeper.stood_in(key)
+                if decision is not None:
+                    named.ruled.count(decision)
+                    if not decision.allowed:
+                        self.keeper.refused(key if table is not None else key.key)
+                    return decided(call, decision)
             if call.method != "POST":
                 return problem(405, f"{call.path}: expected POST, got {call.method}.", [(b"allow", b"POST")])
             found = body_of(call)
@@ -65,7 +82,7 @@ class Api:
             named = self.named(found)
             table = named.table
             if table is None:
-                return self.one_elsewhere("check", call, found)
+                return self.one_elsewhere("check", call, found, named)
             key = found["key"]
             if key.__class__ is list:
                 key = tuple_of(key)
@@ -73,7 +90,8 @@ class Api:
             if self.keeper.switches.is_killed:
                 return self.one_elsewhere("check", call, found)
             decision = table.check(key, cost)
-            self.keeper.tally.count(named.name, decision)
+            self.note(named.name, key, decision)
+            self.keeper.remember(call.body, (named, key, cost))
             return decided(call, decision)
         if "request" in found:
             return self.described(call, found)
@@ -94,12 +112,14 @@ class Api:
         check = self.check_of(found)
         return self.then("reset", (check,), lambda _: answer(200, b'{"reset":true}'))
 
-    def one_elsewhere(self, operation: str, call: Call, found: dict[str, Any]) -> Answer:
+    def one_elsewhere(self, operation: str, call: Call, found: dict[str, Any], named: Named | None = None) -> Answer:
         check = self.check_of(found)
+        if named is not None and self.keeper.policy.async_store.standby.counts(check):  # type: ignore[attr-defined]
+            self.keeper.remember(call.body, (named, check, check.cost))
 
         def tell(decisions: Any) -> bytes:
             if operation == "check":
-                self.keeper.tally.count(check.space, decisions[0])
+                self.note(check.space, check.key, decisions[0])
             return decided(call, decisions[0])
 
         return self.then(operation, (check,), tell)
@@ -117,7 +137,7 @@ class Api:
         def tell(decisions: tuple[Decision, ...]) -> bytes:
             for check, decision in zip(plan, decisions, strict=True):
                 if operation == "check":
-                    self.keeper.tally.count(check.space, decision)
+                    self.note(check.space, check.key, decision)
             return together(call, plan, decisions)
 
         return self.then(operation, plan, tell)
@@ -126,7 +146,11 @@ class Api:
         if not found.keys() <= ASKED:
             unknown(found, ASKED)
         request = request_of(found["request"])
-        with_headers = bool(found.get("headers"))
+        if "headers" not in found:
+            self.keeper.remember(call.body, (None, request, 1))
+        return self.judge(call, request, bool(found.get("headers")))
+
+    def judge(self, call: Call, request: Request, with_headers: bool) -> Answer:
         outcome = self.keeper.check(request)
         if hasattr(outcome, "__await__"):
 
@@ -142,7 +166,7 @@ class Api:
 
         def tell(decisions: tuple[Decision, ...]) -> bytes:
             (decision,) = decisions
-            self.keeper.tally.count(check.space, decision)
+            self.note(check.space, check.key, decision)
             body = told(decision)
             if decision.allowed:
                 body["reservation"] = self.seal.close(check, decision.at)
@@ -188,6 +212,12 @@ class Api:
         key = found["key"]
         named = self.named(found)
         return self.keeper.plan_of(named, tuple_of(key) if isinstance(key, list) else key, found.get("cost", 1))
+
+    def note(self, name: str, key: Any, decision: Decision) -> None:
+        """Count an answer, and who was refused."""
+        self.keeper.tally.count(name, decision)
+        if not decision.allowed:
+            self.keeper.refused(key)
 
     def then(self, operation: str, plan: tuple[Check, ...], tell: Callable[[Any], bytes]) -> Answer:
         """Ask the store, then make the answer of what it says."""
@@ -324,9 +354,26 @@ def together(call: Call, plan: tuple[Check, ...], decisions: tuple[Decision, ...
     return answer(deny_status(call), as_json(body), JSON, retry_field(retry))
 
 
+def judged_by_one(verdict: PolicyVerdict, label: Label, decision: Decision) -> bytes:
+    """The common case of ``judged``, put together by hand."""
+    name, retry, of_all = quoted(label.rule.name), verdict.retry_after, decision.retry_after
+    left, reset, delay = decision.remaining, decision.reset_after, decision.delay
+    return answer(
+        200,
+        f'{{"allowed":{"true" if verdict.allowed else "false"},"status":{verdict.status},"reason":"{verdict.why}",'
+        f'"rule":{name},"remaining":{left},"retry_after":{"null" if retry is None else repr(retry)},'
+        f'"reset_after":{reset!r},"delay":{delay!r},"decisions":[{{"rule":{name},'
+        f'"allowed":{"true" if decision.allowed else "false"},"limit":{decision.limit},"remaining":{left},'
+        f'"retry_after":{"null" if of_all is None else repr(of_all)},"reset_after":{reset!r},"delay":{delay!r}}}],'
+        '"shadow":[],"graced":[]}'.encode(),
+    )
+
+
 def judged(call: Call, verdict: PolicyVerdict, with_headers: bool) -> bytes:
     """What became of a described request."""
     limited = verdict.shown
+    if len(limited) == 1 and not with_headers and verdict.notes is NO_NOTES and not call.query:
+        return judged_by_one(verdict, *limited[0])
     decisions = [{"rule": label.rule.name, **told(decision)} for label, decision in limited]
     body: dict[str, Any] = {
         "allowed": verdict.allowed,

@@ -28,7 +28,7 @@ class Colleagues:
             before = self.read(self.path(number))
             if before is not None:
                 tally.add(before)
-                tally.headroom.clear()
+                tally.forget_headroom()
 
     def path(self, number: int) -> Path:
         assert self.folder is not None

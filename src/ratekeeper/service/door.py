@@ -27,12 +27,13 @@ class Door:
     name = ""
     guest: Callable[[Any], Guest]
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, turned_away: dict[str, int] | None = None) -> None:
         self.bounds = bounds
+        self.turned_away = {} if turned_away is None else turned_away  # by door, whom we had no room for
+        self.turned_away.setdefault(self.name, 0)
         self.loop = asyncio.get_running_loop()
         self.connections: set[Guest] = set()
         self.waiting = 0  # answers that are being worked out
-        self.turned_away = 0
         self.is_draining = False
         self.servers: list[asyncio.AbstractServer] = []
         self.timer: asyncio.TimerHandle | None = None
@@ -87,7 +88,7 @@ class Guest(asyncio.Protocol):
         door = self.door
         self.transport = transport  # type: ignore[assignment]
         if len(door.connections) >= door.bounds.connections or door.is_draining:
-            door.turned_away += 1
+            door.turned_away[door.name] += 1
             self.is_last = True
             self.transport.write(self.busy())
             self.transport.close()

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
     Answer: TypeAlias = "bytes | Awaitable[bytes] | Stream"
     Route = Callable[["Call"], Answer]
+    Head = tuple[str, str, str, list[tuple[bytes, bytes]], int]  # of a call, and how long its body is
 
 BUSY = "The service has as much to do as it can. Try again in a moment."
 FAILED = "The service failed. The cause is in its log."
 CLOSE = (b"connection", b"close")
 MOST_HEADERS = 200
+MOST_HEADS = 512  # that are remembered
+LONGEST_HEAD = 2048
+END = b"\r\n\r\n"
+SPECIAL = frozenset({b"connection", b"expect", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"})
 
 
 class Call:
@@ -76,6 +81,7 @@ class HttpGuest(Guest):
         self.most_head = door.bounds.head
         self.expects = False
         self.stream: asyncio.Task[None] | None = None
+        self.begun = b""  # what was received, where it begins with a request
 
     def busy(self) -> bytes:
         return problem(503, BUSY, [(b"retry-after", b"1"), CLOSE])
@@ -88,6 +94,12 @@ class HttpGuest(Guest):
     def data_received(self, part: bytes) -> None:
         if self.is_last:
             return
+        if not self.is_receiving:
+            part = self.read_known(part)
+            if not part:
+                self.flush()
+                return
+            self.begun = part
         try:
             self.parser.feed_data(part)
         except httptools.HttpParserUpgrade:
@@ -96,12 +108,28 @@ class HttpGuest(Guest):
             cause = error.__context__
             if isinstance(cause, TooLarge):
                 self.refuse(cause.status, "The request is larger than this service takes.")
-            elif isinstance(error, httptools.HttpParserCallbackError):
-                log.error("http: a call failed", exc_info=cause)
-                self.refuse(500, FAILED)
             else:
                 self.refuse(400, "expected HTTP/1.1, got something else.")
+        self.begun = b""
         self.flush()
+
+    def read_known(self, part: bytes) -> bytes:
+        """Answer the requests whose head, to the byte, was parsed before; what is left must be parsed."""
+        door = self.door
+        while True:
+            end = part.find(END)
+            known = door.heads.get(part[:end]) if end > 0 else None
+            if known is None:
+                return part
+            method, path, query, headers, length = known
+            end += 4
+            if len(part) < end + length:
+                return part
+            self.since = door.loop.time()
+            self.take(Call(method, path, query, headers, part[end : end + length], self.peer), not door.is_draining)
+            part = part[end + length :]
+            if not part or self.is_last:
+                return b""
 
     # What httptools calls, in this order, for each request.
 
@@ -154,12 +182,24 @@ class HttpGuest(Guest):
         if not path.startswith("/"):
             path = origin_form(path)
         keep = parser.should_keep_alive() and not door.is_draining
+        call = Call(method, path, query, self.headers, body, self.peer)
+        if self.begun and keep:
+            door.learn(self.begun, call)
+        self.begun = b""  # what follows in the same part is no beginning
+        self.take(call, keep)
+
+    def take(self, call: Call, keep: bool) -> None:
+        """Answer one request, now or later; ``keep``: and go on with the next."""
+        door, method = self.door, call.method
         found: Any
         if door.waiting >= door.bounds.waiting:
-            door.turned_away += 1
+            door.turned_away[door.name] += 1
             found = problem(503, BUSY, [(b"retry-after", b"1")])
         else:
-            found = door.route(Call(method, path, query, self.headers, body, self.peer))
+            try:
+                found = door.route(call)
+            except Exception as error:
+                found = fell(error, method, keep)
         if found.__class__ is bytes:
             self.put(found if keep and method != "HEAD" else shaped(found, method, keep))
         elif isinstance(found, Stream):
@@ -212,10 +252,25 @@ class HttpDoor(Door):
     name = "http"
     guest = HttpGuest
 
-    def __init__(self, route: Route, bounds: Bounds) -> None:
-        super().__init__(bounds)
+    def __init__(self, route: Route, bounds: Bounds, turned_away: dict[str, int] | None = None) -> None:
+        super().__init__(bounds, turned_away)
         self.route = route
         self.streams = 0
+        self.heads: dict[bytes, Head] = {}
+
+    def learn(self, part: bytes, call: Call) -> None:
+        """Remember the head of ``part``, all of which was this call: most clients send the same one every time."""
+        head, _, body = part.partition(END)
+        if len(head) > LONGEST_HEAD or not head.startswith(call.method.encode()) or len(body) != len(call.body):
+            return
+        lengths = [value for name, value in call.headers if name == b"content-length"]
+        if lengths != ([b"%d" % len(body)] if lengths or body else []):
+            return
+        if any(name in SPECIAL for name, _ in call.headers):
+            return
+        if len(self.heads) >= MOST_HEADS:
+            self.heads.clear()
+        self.heads[head] = call.method, call.path, call.query, call.headers, len(body)
 
     def sweep(self) -> None:
         HEADS.tick()  # the date of the answers

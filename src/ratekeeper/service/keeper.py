@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from types import coroutine as coroutine_of_generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratekeeper import flow
 from ratekeeper.drive import adrive
 from ratekeeper.errors import InvalidInput, StoreUnavailable, shown
-from ratekeeper.events import event_of
+from ratekeeper.events import anonymous, event_of
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, Decision, Several, parse_limits, whole_cost
 from ratekeeper.rules import ANY_TIER
@@ -22,29 +23,36 @@ from ratekeeper.service.tally import Tally
 from ratekeeper.sinks.log import LoggingSink
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     from ratekeeper.config import Settings
     from ratekeeper.model import Limit, Plan
     from ratekeeper.policy import Policy
     from ratekeeper.request import Request
     from ratekeeper.service.options import Options
+    from ratekeeper.service.tally import Ruled
     from ratekeeper.verdict import PolicyVerdict
 
     Name = tuple[str | None, Any, str | None]
+    # What a body asks: a limit with a key (elsewhere: the check) and a cost, or None with a request.
+    Known = tuple["Named | None", Any, int]
 
 log = logging.getLogger("ratekeeper")
+T = TypeVar("T")
+MOST_BODIES = 4096
+LONGEST_BODY = 512
 
 
 class Named:
-    """A limit under the name it is counted by; ``table`` where its store cannot block."""
+    """A limit under the name it is counted by; ``table`` where its store cannot block, ``ruled`` for its answers."""
 
-    __slots__ = ("limit", "name", "table")
+    __slots__ = ("limit", "name", "ruled", "table")
 
-    def __init__(self, name: str, limit: Limit | Several, table: Any) -> None:
+    def __init__(self, name: str, limit: Limit | Several, table: Any, ruled: Ruled) -> None:
         self.name = name
         self.limit = limit
         self.table = table
+        self.ruled = ruled
 
 
 class Keeper:
@@ -58,6 +66,8 @@ class Keeper:
         self.tally = Tally()
         self.violations = LoggingSink()
         self.named: dict[Name, Named] = {}
+        self.digests: dict[Any, str] = {}  # of keys that were refused
+        self.bodies: dict[bytes, Known] = {}  # questions that are asked again and again, understood
         self.is_ready = True
         self.store_answers = True
         self.apply_switches()
@@ -71,7 +81,9 @@ class Keeper:
         program = policy.program
         selection = program.selection(request)
         if policy.store.blocking:
-            return self.check_elsewhere(request, selection)
+            store: Any = policy.async_store
+            found = self.check_elsewhere(request, selection)
+            return begun(found) if store.away() else found  # away: it will answer without waiting
         verdict = program.quick(selection, request) if selection.is_simple else policy.check(request)
         self.note(selection, verdict, perf_counter_ns() - began)
         return verdict
@@ -121,9 +133,9 @@ class Keeper:
                 raise InvalidInput(f"name: expected text of 1 to 200 characters, got {shown(name)}.")
             terms = parse_limits(limit)
             space = name or str(terms)
-        return self.remember(place, space, terms)
+        return self.keep(place, space, terms)
 
-    def remember(self, place: Name, space: str, terms: Limit | Several) -> Named:
+    def keep(self, place: Name, space: str, terms: Limit | Several) -> Named:
         """Keep what a caller means; so many at most, as each has a table of its own."""
         if len(self.named) >= self.options.bounds.names:
             raise InvalidInput(
@@ -132,27 +144,60 @@ class Keeper:
             )
         store = self.policy.store
         table = None if store.blocking else store.table_for(space, terms)
-        made = self.named[place] = Named(space, terms, table)
+        made = self.named[place] = Named(space, terms, table, self.tally.of(space))
         return made
+
+    def remember(self, body: bytes, known: Known) -> None:
+        """Know a question the next time; where limiting is stopped, each goes the long way."""
+        if len(body) <= LONGEST_BODY and not self.switches.is_killed:
+            if len(self.bodies) >= MOST_BODIES:
+                self.bodies.clear()
+            self.bodies[body] = known
+
+    def refused(self, key: Any, by: int = 1) -> None:
+        """Note who was refused, as a digest."""
+        found = self.digests.get(key)
+        if found is None:
+            if len(self.digests) >= MOST_BODIES:
+                self.digests.clear()
+            text = key if isinstance(key, str) else repr(key)
+            found = self.digests[key] = anonymous(text, self.settings.secret)
+        self.tally.refused.add(found, by)
 
     def ask(self, operation: str, plan: Plan, *more: Any) -> Any:
         """The store's answer to a plan, or something to await."""
         if self.switches.is_killed and operation in ("check", "peek"):
             return tuple([admitted(check.limit) for check in plan])
-        if self.policy.store.blocking:
-            return self.ask_elsewhere(operation, plan, *more)
-        return getattr(self.policy.store, operation)(plan, *more)
+        if not self.policy.store.blocking:
+            return getattr(self.policy.store, operation)(plan, *more)
+        if operation in ("check", "peek"):
+            store: Any = self.policy.async_store
+            found = store.answer_away(operation, plan)
+            if found is not None:  # nobody has to wait to hear that
+                return self.judged(found)
+        return self.ask_elsewhere(operation, plan, *more)
+
+    def stood_in(self, check: Check) -> Decision | None:
+        """The answer to a check that may be counted here, while the store is known to be away."""
+        store: Any = self.policy.async_store
+        found: Decision | None = store.count_away(check)
+        if found is not None:
+            self.tally.store_errors += 1
+        return found
 
     async def ask_elsewhere(self, operation: str, plan: Plan, *more: Any) -> Any:
-        """Where the store cannot answer, what its ``on_store_error`` says; a "deny" is no refusal, but unavailable."""
         policy = self.policy
         found = await adrive(flow.ask(operation, plan, *more), policy.async_store, policy.clock, policy.lines)
-        for decision in found or ():
+        return self.judged(found or ())
+
+    def judged(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """Count what a stand-in said for the store; a "deny" is no refusal, but unavailable."""
+        for decision in decisions:
             if decision.reason:
                 self.tally.store_errors += 1
                 if not decision.allowed and decision.reason.startswith("deny"):
-                    raise StoreUnavailable(policy.store_url.partition("://")[0], decision.reason)
-        return found
+                    raise StoreUnavailable(self.policy.store_url.partition("://")[0], decision.reason)
+        return decisions
 
     def plan_of(self, named: Named, key: Any, cost: Any) -> Check:
         return Check(named.name, encode(key), named.limit, whole_cost(cost))
@@ -166,7 +211,8 @@ class Keeper:
         current = self.policy.program.settings
         if current is not settings or rules != settings.rules:
             self.policy.replace(replace(settings, rules=rules))
-        self.named.clear()
+        for known in (self.named, self.bodies, self.digests):
+            known.clear()
 
     def reload(self) -> None:
         """Read the rules again; those that cannot be taken raise InvalidRules, and the old ones stay."""
@@ -203,6 +249,32 @@ class Keeper:
         reason = getattr(found[0], "reason", "") or ""
         self.store_answers = not reason
         return reason
+
+
+def begun(coroutine: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
+    """What a coroutine returns, if it does so without waiting; else something to await."""
+    try:
+        waited = coroutine.send(None)
+    except StopIteration as done:
+        found: T = done.value
+        return found
+    return resumed(coroutine, waited)
+
+
+@coroutine_of_generator
+def resumed(coroutine: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+    """Go on with a coroutine that waits for something already."""
+    while True:
+        step: Callable[[Any], Any] = coroutine.send
+        try:
+            given = yield waited
+        except BaseException as error:
+            step, given = coroutine.throw, error
+        try:
+            waited = step(given)
+        except StopIteration as done:
+            found: T = done.value
+            return found
 
 
 def admitted(limit: Limit | Several) -> Decision:

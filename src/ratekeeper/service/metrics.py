@@ -46,10 +46,10 @@ def exposition(tally: Tally, rules: Iterable[Rule], gauges: Mapping[str, tuple[s
             for (endpoint, result), count in sorted(tally.requests.items())]),
         *family("ratekeeper_decisions_total", "counter", "Decisions of each rule.", [
             labelled("ratekeeper_decisions_total", {"rule": rule, "result": result}, count)
-            for (rule, result), count in sorted(tally.decisions.items())]),
+            for rule, own in sorted(tally.rules.items()) for result, count in sorted(own.results().items())]),
         *family("ratekeeper_utilisation_ratio", "histogram", "How much of a limit was used, after each decision.", [
-            line for rule, spread in sorted(tally.utilisation.items())
-            for line in spread_lines("ratekeeper_utilisation_ratio", spread, {"rule": rule})]),
+            line for rule, own in sorted(tally.rules.items()) if any(own.spread.counts)
+            for line in spread_lines("ratekeeper_utilisation_ratio", own.spread, {"rule": rule})]),
         *family("ratekeeper_headroom_ratio", "gauge", "The least that was left of any subject in this minute.", [
             labelled("ratekeeper_headroom_ratio", {"rule": rule}, left)
             for rule, left in sorted(tally.headroom.items())]),
@@ -59,6 +59,9 @@ def exposition(tally: Tally, rules: Iterable[Rule], gauges: Mapping[str, tuple[s
                 [labelled("ratekeeper_top_source_ratio", {}, top)]),
         *family("ratekeeper_calls_total", "counter", "Calls by the door they came through.", [
             labelled("ratekeeper_calls_total", {"door": door}, count) for door, count in sorted(tally.doors.items())]),
+        *family("ratekeeper_turned_away_total", "counter", "Calls answered with 'busy', by door.", [
+            labelled("ratekeeper_turned_away_total", {"door": door}, count)
+            for door, count in sorted(tally.turned_away.items())]),
         *family("ratekeeper_store_errors_total", "counter", "Requests that the store could not decide.",
                 [labelled("ratekeeper_store_errors_total", {}, tally.store_errors)]),
         *family("ratekeeper_reloads_total", "counter", "Reloads of the rules, by how they ended.", [

@@ -10,7 +10,9 @@ nothing.
 from __future__ import annotations
 
 import re
+from heapq import nlargest
 from hmac import compare_digest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hiredis import HiredisError, Reader
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     Terms = tuple[Any, int]  # the table of a limit, where there is one, and what a call takes
 
 SPACE = "CL.THROTTLE"
+MOST_TOLD = 64  # who was refused most in a second
 OK = b"+OK\r\n"
 LONG = re.compile(rb"(?:^|\n)[*%~>|]\d{4,}")  # a list so long that to make room for it would be the harm
 DIGITS = re.compile(rb"\d{1,15}")
@@ -63,7 +66,7 @@ class RespGuest(Guest):
             self.refuse("expected a command of fewer words")
             return
         door = self.door
-        throttle, put, terms_of = door.throttle, self.put, door.terms
+        throttle, put, terms_of, refused = door.throttle, self.put, door.terms, door.refused
         done = False
         try:
             reader.feed(part)
@@ -82,7 +85,10 @@ class RespGuest(Guest):
                         if terms is not None and terms[0] is not None:
                             decision = terms[0].check(words[1].decode(), terms[1])
                             put(throttled(decision))
-                            door.decided[decision.allowed] += 1
+                            if decision.allowed:
+                                door.allowed += 1
+                            else:
+                                refused[words[1]] = refused.get(words[1], 0) + 1
                             continue
                         found = throttle(words)
                     else:
@@ -245,21 +251,26 @@ class RespDoor(Door):
     guest = RespGuest
 
     def __init__(self, keeper: Keeper, bounds: Bounds) -> None:
-        super().__init__(bounds)
+        super().__init__(bounds, keeper.tally.turned_away)
         self.keeper = keeper
         self.token = keeper.options.token
         self.terms: dict[tuple[bytes, ...], Terms] = {}
         self.calls = 0
-        self.decided = [0, 0]  # refused and allowed on the hot path, until the next sweep
+        self.allowed = 0  # on the hot path, until the next sweep
+        self.refused: dict[bytes, int] = {}  # the same, by key
 
     def sweep(self) -> None:
         self.terms.clear()  # the rules, the store or the switches may be others by now
         tally = self.keeper.tally
-        for allowed, result in enumerate(("refused", "allowed")):
-            if self.decided[allowed]:
-                tally.bump(SPACE, result, self.decided[allowed])
-        tally.doors["resp"] = tally.doors.get("resp", 0) + self.calls + sum(self.decided)
-        self.calls, self.decided = 0, [0, 0]
+        refused = sum(self.refused.values())
+        for result, count in (("allowed", self.allowed), ("refused", refused)):
+            if count:
+                tally.bump(SPACE, result, count)
+        tally.doors["resp"] = tally.doors.get("resp", 0) + self.calls + self.allowed + refused
+        for key, count in nlargest(MOST_TOLD, self.refused.items(), key=itemgetter(1)):
+            self.keeper.refused(text_of(key), count)
+        self.calls = self.allowed = 0
+        self.refused.clear()
         super().sweep()
 
     def throttle(self, words: Words) -> bytes | Awaitable[bytes]:
@@ -271,7 +282,7 @@ class RespDoor(Door):
         keeper, place = self.keeper, (SPACE, (burst, count, period), None)
         named = keeper.named.get(place)
         if named is None:
-            named = keeper.remember(place, SPACE, Limit(count, period, burst=burst + 1))
+            named = keeper.keep(place, SPACE, Limit(count, period, burst=burst + 1))
         key = text_of(words[1])
         self.calls += 1
         if quantity and not keeper.switches.is_killed and len(self.terms) < self.bounds.names:
@@ -308,16 +319,21 @@ class RespDoor(Door):
         outcome = self.keeper.ask(operation, (check,))
         if not hasattr(outcome, "__await__"):
             if operation == "check":
-                self.keeper.tally.count(check.space, outcome[0])
+                self.note(check, outcome[0])
             return tell(outcome[0])
 
         async def later() -> bytes:
             (decision,) = await outcome
             if operation == "check":
-                self.keeper.tally.count(check.space, decision)
+                self.note(check, decision)
             return tell(decision)
 
         return later()
+
+    def note(self, check: Check, decision: Decision) -> None:
+        self.keeper.tally.count(check.space, decision)
+        if not decision.allowed:
+            self.keeper.refused(check.key)
 
 
 def throttled(decision: Decision) -> bytes:

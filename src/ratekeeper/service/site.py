@@ -123,7 +123,6 @@ class Site:
         }
         for door in self.doors:
             found[f"ratekeeper_{door.name}_connections"] = ("Open connections of this worker.", len(door.connections))
-            found[f"ratekeeper_{door.name}_turned_away"] = ("Calls answered with 'busy'.", door.turned_away)
         return found
 
     def openapi(self, call: Call) -> bytes:

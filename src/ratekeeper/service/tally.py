@@ -24,6 +24,7 @@ SECONDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0
 MINUTE = 60.0
 OTHERS = "other"  # stands for names beyond the bound
 MOST_NAMES = 1024
+NOTHING_YET = 2.0  # a share that is never left
 
 
 class Spread:
@@ -45,40 +46,62 @@ class Spread:
         self.total += total
 
 
+class Ruled:
+    """What one rule, or one limit that callers name, has answered."""
+
+    __slots__ = ("allowed", "least", "others", "refused", "spread")
+
+    def __init__(self) -> None:
+        self.allowed = 0
+        self.refused = 0
+        self.others: dict[str, int] = {}  # by result: what is rare
+        self.spread = Spread(SHARES)  # how much of the limit was used
+        self.least = NOTHING_YET  # that was left of any subject in this minute, as a share
+
+    def count(self, decision: Decision) -> None:
+        """Note one answer: the hot path of every door."""
+        if decision.allowed:
+            self.allowed += 1
+        else:
+            self.refused += 1
+        left = decision.remaining / decision.limit
+        spread = self.spread
+        spread.counts[bisect_left(SHARES, 1 - left)] += 1
+        spread.total += 1 - left
+        if left < self.least:
+            self.least = left
+
+    def results(self) -> dict[str, int]:
+        found = {"allowed": self.allowed, "refused": self.refused, **self.others}
+        return {result: count for result, count in found.items() if count}
+
+
 class Tally:
     """What one worker has decided since it began."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str], int] = {}  # by endpoint and result
-        self.decisions: dict[tuple[str, str], int] = {}  # by rule and result
+        self.rules: dict[str, Ruled] = {}
         self.doors: dict[str, int] = {}  # calls by door
-        self.utilisation: dict[str, Spread] = {}
+        self.turned_away: dict[str, int] = {}  # by door: who was told that there is no room
         self.seconds = Spread(SECONDS)
-        self.headroom: dict[str, float] = {}  # the least of this minute
-        self.refused = Sources()  # who is refused most in this minute, and
-        self.sources = Sources()  # who asks most
+        self.refused = Sources()  # who is refused most in this minute
         self.store_errors = 0
         self.reloads: dict[str, int] = {}
         self.began_at = monotonic()
 
+    def of(self, rule: str) -> Ruled:
+        """Where the answers of ``rule`` are counted; names beyond the bound share one place."""
+        found = self.rules.get(rule)
+        if found is None:
+            if len(self.rules) >= MOST_NAMES:
+                rule = OTHERS
+            found = self.rules.setdefault(rule, Ruled())
+        return found
+
     def count(self, rule: str, decision: Decision) -> None:
         """Note the answer of one limit."""
-        decisions = self.decisions
-        key = rule, "allowed" if decision.allowed else "refused"
-        try:
-            decisions[key] += 1
-        except KeyError:
-            if len(decisions) >= MOST_NAMES:
-                rule = OTHERS
-                key = OTHERS, key[1]
-            decisions[key] = decisions.get(key, 0) + 1
-        left = decision.remaining / decision.limit
-        spread = self.utilisation.get(rule)
-        if spread is None:
-            spread = self.utilisation[rule] = Spread(SHARES)
-        spread.add(1 - left)
-        if left < self.headroom.get(rule, 2.0):
-            self.headroom[rule] = left
+        self.of(rule).count(decision)
 
     def note(self, program: Program, verdict: PolicyVerdict, endpoint: str, nanos: int) -> None:
         """Note the answer to one request."""
@@ -102,23 +125,40 @@ class Tally:
             self.refused.add(anonymous(subject, program.settings.secret))
 
     def bump(self, rule: str, result: str, by: int = 1) -> None:
-        key = rule, result
-        self.decisions[key] = self.decisions.get(key, 0) + by
+        own = self.of(rule)
+        if result == "allowed":
+            own.allowed += by
+        elif result == "refused":
+            own.refused += by
+        else:
+            own.others[result] = own.others.get(result, 0) + by
 
     def minute(self) -> None:
         """Begin a new minute where one is over."""
         if monotonic() - self.began_at > MINUTE:
-            self.began_at, self.headroom, self.refused, self.sources = monotonic(), {}, Sources(), Sources()
+            self.began_at, self.refused = monotonic(), Sources()
+            self.forget_headroom()
+
+    def forget_headroom(self) -> None:
+        for own in self.rules.values():
+            own.least = NOTHING_YET
+
+    @property
+    def headroom(self) -> dict[str, float]:
+        """The least that was left of any subject in this minute, by rule."""
+        return {rule: own.least for rule, own in self.rules.items() if own.least < NOTHING_YET}
 
     def written(self) -> dict[str, Any]:
         """The tally as JSON can hold it."""
         return {
             "requests": [[*key, count] for key, count in self.requests.items()],
-            "decisions": [[*key, count] for key, count in self.decisions.items()],
+            "rules": {
+                rule: [own.results(), own.spread.counts, own.spread.total, own.least]
+                for rule, own in self.rules.items()
+            },
             "doors": dict(self.doors),
-            "utilisation": {rule: [spread.counts, spread.total] for rule, spread in self.utilisation.items()},
+            "turned_away": dict(self.turned_away),
             "seconds": [self.seconds.counts, self.seconds.total],
-            "headroom": dict(self.headroom),
             "refused": dict(self.refused.counts),
             "refused_total": self.refused.total,
             "store_errors": self.store_errors,
@@ -127,26 +167,27 @@ class Tally:
 
     def add(self, found: dict[str, Any]) -> None:
         """Add what another worker wrote down."""
-        for own, name in ((self.requests, "requests"), (self.decisions, "decisions")):
-            for first, second, count in found[name]:
-                own[first, second] = own.get((first, second), 0) + count
-        for counts, name in ((self.doors, "doors"), (self.reloads, "reloads"), (self.refused.counts, "refused")):
+        for endpoint, result, count in found["requests"]:
+            self.requests[endpoint, result] = self.requests.get((endpoint, result), 0) + count
+        for rule, (results, numbers, total, least) in found["rules"].items():
+            own = self.of(rule)
+            for result, count in results.items():
+                self.bump(rule, result, count)
+            own.spread.join(numbers, total)
+            own.least = min(own.least, least)
+        for counts, name in (
+            (self.doors, "doors"), (self.turned_away, "turned_away"), (self.reloads, "reloads"),
+            (self.refused.counts, "refused"),
+        ):  # fmt: skip
             for key, count in found[name].items():
                 counts[key] = counts.get(key, 0) + count
-        for rule, (numbers, total) in found["utilisation"].items():
-            self.utilisation.setdefault(rule, Spread(SHARES)).join(numbers, total)
         self.seconds.join(*found["seconds"])
-        for rule, left in found["headroom"].items():
-            self.headroom[rule] = min(left, self.headroom.get(rule, 2.0))
         self.refused.total += found["refused_total"]
         self.store_errors += found["store_errors"]
 
     def by_rule(self) -> dict[str, dict[str, int]]:
         """Results of each rule."""
-        found: dict[str, dict[str, int]] = {}
-        for (rule, result), count in self.decisions.items():
-            found.setdefault(rule, {})[result] = count
-        return found
+        return {rule: own.results() for rule, own in self.rules.items()}
 
     def most_refused(self, most: int = 8) -> list[tuple[str, int]]:
         return sorted(self.refused.counts.items(), key=lambda one: -one[1])[:most]

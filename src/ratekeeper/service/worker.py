@@ -69,7 +69,7 @@ class Worker:
     async def open(self) -> None:
         options, shared = self.options, self.options.workers > 1
         if options.http is not None:
-            door = HttpDoor(self.site.route, options.bounds)
+            door = HttpDoor(self.site.route, options.bounds, self.keeper.tally.turned_away)
             await self.enter(door, bound(options.http, "--http", shared=shared))
         if options.resp is not None:
             from ratekeeper.service.resp import RespDoor

@@ -95,10 +95,8 @@ class AsyncLink:
 
     def ask(self, request: AnyRequest) -> asyncio.Future[Any]:
         """The future answer to ``request``; raises StoreUnavailable at once while the breaker is open."""
-        if self.breaker.is_open:
-            if self.breaker.is_due(self.loop.time()):
-                self.reach()
-            raise StoreUnavailable(self.name, self.breaker.why)
+        if why := self.away():
+            raise StoreUnavailable(self.name, why)
         future: asyncio.Future[Any] = Future(loop=self.loop)
         request.future = future
         pending = self.pending
@@ -112,6 +110,15 @@ class AsyncLink:
         elif many == MOST:
             self.flush()
         return future
+
+    def away(self) -> str:
+        """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""
+        breaker = self.breaker
+        if not breaker.is_open:
+            return ""
+        if breaker.is_due(self.loop.time()):
+            self.reach()
+        return breaker.why
 
     def flush(self) -> None:
         if not self.pending:

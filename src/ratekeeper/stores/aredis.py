@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision, Limit, Plan, Several, State
+    from ratekeeper.model import Check, Decision, Limit, Plan, Several, State
     from ratekeeper.stores.books import Errand
     from ratekeeper.stores.codec import AnyRequest
     from ratekeeper.stores.flight import Flight
@@ -75,6 +75,24 @@ class AsyncRedisStore:
         if lease is None:
             return AsyncRedisTable(self, space, limit, on_store_error)
         return AsyncLeasedTable(self, space, limit, on_store_error, lease)  # type: ignore[arg-type]
+
+    def away(self) -> str:
+        """Why the store cannot be asked at this moment; empty where to ask is the only way to know."""
+        return "" if self.settings.is_cluster else self.office().home.away()
+
+    def answer_away(self, operation: str, plan: Plan) -> tuple[Decision, ...] | None:
+        """The answer to a check or peek while the store is known to be away, at once; None: it must be asked."""
+        why = self.away()
+        if not why:
+            return None
+        known = self.books.denied(plan, self.clock.nanos()) if operation == "check" else None
+        return known or self.stand_in(operation, StoreUnavailable(self.settings.shown, why), plan)
+
+    def count_away(self, check: Check) -> Decision | None:
+        """The same for one limit that is counted here, with the least work; None: ask in the usual way."""
+        if not self.away() or check.key in self.books.ledger(check.space, check.limit).denials.by_key:
+            return None
+        return self.standby.counted(check)
 
     def stand_in(
         self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None

@@ -39,6 +39,7 @@ class Standby:
         self.clock = clock
         self.local = open_store("memory://", clock=clock)
         self.scaled: dict[int, tuple[Limit, Limit]] = {}
+        self.desks: dict[tuple[str, int], tuple[Limit, Limit, Any]] = {}
         self.warm: dict[bytes, tuple[int, int]] = {}
 
     def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> Any:
@@ -48,8 +49,8 @@ class Standby:
         why = error.why if error is not None else "the store did not answer"
         if operation == "check" and len(plan) == 1:
             (check,) = plan
-            if (check.on_store_error or self.mode) == "local" and check.limit.__class__ is Limit:
-                return (self.check_one(check, f"local: {why}"),)
+            if self.counts(check):
+                return (restated(self.counted(check), f"local: {why}"),)
         modes = [check.on_store_error or self.mode for check in plan]
         if operation == "check" and "deny" in modes:
             operation = "peek"  # all or nothing: nobody pays for what is refused
@@ -67,16 +68,30 @@ class Standby:
                 answers.append(settled(check, mode == "allow", reason, self.clock.nanos() // 1000))
         return tuple(answers)
 
-    def check_one(self, check: Check, reason: str) -> Decision:
+    def counts(self, check: Check) -> bool:
+        """Whether ``counted`` may answer: it is one limit, and counted here."""
+        return (check.on_store_error or self.mode) == "local" and check.limit.__class__ is Limit
+
+    def counted(self, check: Check) -> Decision:
         """The common case, without the detours of the general one: it must cost next to nothing."""
         limit = check.limit
-        scaled = self.scale(limit)  # type: ignore[arg-type]
-        space = check.space + "#0"
+        desk = self.desks.get((check.space, id(limit)))
+        if desk is None or desk[0] is not limit:
+            desk = self.open_desk(check.space, limit)  # type: ignore[arg-type]
         ledger = self.books.ledger(check.space, limit)
         name = ledger.names.get(check.key)
         if name is None or self.warm.get(name[0]) != ledger.seen:
-            self.warm_up(check, (limit,), (Check(space, check.key, scaled, check.cost),))  # type: ignore[arg-type]
-        return restated(self.local.table(space, scaled).check(check.key, check.cost), reason)
+            part = Check(check.space + "#0", check.key, desk[1], check.cost)
+            self.warm_up(check, (limit,), (part,))  # type: ignore[arg-type]
+        return desk[2].check(check.key, check.cost)
+
+    def open_desk(self, space: str, limit: Limit) -> tuple[Limit, Limit, Any]:
+        """Where ``limit`` is counted here: its share, and the table of that."""
+        scaled = self.scale(limit)
+        if len(self.desks) >= MOST_SCALED:
+            self.desks.clear()
+        found = self.desks[space, id(limit)] = limit, scaled, self.local.table(space + "#0", scaled)
+        return found
 
     def parts(self, check: Check) -> tuple[Check, ...]:
         """The check as it is counted here: each limit by itself and scaled, as full as the store last said."""
