@@ -5,13 +5,16 @@ from pathlib import Path
 import grpc
 import pytest
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ratekeeper import Decision, Limit
 from ratekeeper.errors import InvalidRules
-from ratekeeper.service.descriptors import Descriptors, load
+from ratekeeper.service import envoy, wire
+from ratekeeper.service.descriptors import Descriptors, Rate, load
 from tests.service.running import ANY, running
 
 CONFIG = Path(__file__).parent / "ratelimit.yaml"
@@ -183,3 +186,69 @@ def test_a_folder_of_files_is_taken_together(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(f"domain: {name}\ndescriptors: [{{key: a}}]\n")
     assert set(load(tmp_path).domains) == {"one", "two"}
+
+
+@given(
+    st.booleans(), st.integers(1, 10**12), st.integers(0, 10**12),
+    st.one_of(st.none(), st.integers(0, 10**13)), st.integers(0, 10**13), st.sampled_from(["", "named", "x" * 200]),
+)  # fmt: skip
+def test_what_is_written_by_hand_is_what_protobuf_writes(allowed, limit, left, retry, reset, name):
+    decision = Decision(allowed, limit, left, None if retry is None else retry / 1e6, reset / 1e6)
+    rate = Rate("path", Limit(7, 60), unit="minute", count=7, name=name)
+    current = envoy.limit_message(rate)
+    shown = decision.reset_after if allowed else envoy.wait_of(decision)
+    status = envoy.Status(
+        code=OK if allowed else OVER,
+        current_limit=current,
+        limit_remaining=min(left, 2**32 - 1),
+        duration_until_reset=envoy.duration(shown),
+    )
+    written = wire.answered(wire.counted(b"\x12", current.SerializeToString()), decision, shown, decision.retry_after)
+    assert written == envoy.answered([status], [decision]).SerializeToString()
+
+
+def test_a_question_that_is_known_is_answered_as_before(tmp_path):
+    """The first question is read, the others are known: the counter is the same, and a reload forgets them."""
+    config = tmp_path / "limits.yaml"
+    text = "domain: edge\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {}}}}}\n"
+    config.write_text(text.format(5))
+    with running(envoy_config=config, grpc=ANY, http=None) as service, connected(service) as channel:
+        ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
+        answers = [ask(asked({"user": "u"})) for _ in range(7)]
+        assert [answer.statuses[0].limit_remaining for answer in answers] == [4, 3, 2, 1, 0, 0, 0]
+        assert {answer.statuses[0].current_limit.requests_per_unit for answer in answers} == {5}
+        assert len(service.worker.doors[0].limits.known) == 1
+        assert ask(asked({"user": "u"}, hits=2)).overall_code == OVER
+        service.worker.keeper.switches.kill(True)
+        assert ask(asked({"user": "u"})).overall_code == OK
+        service.worker.keeper.switches.kill(False)
+        config.write_text(text.format(9))
+        service.loop.call_soon_threadsafe(service.worker.reload)
+        assert [ask(asked({"user": "u"})).statuses[0].current_limit.requests_per_unit for _ in range(2)] == [9, 9]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.binary(max_size=80), st.binary(max_size=20).map(lambda end: asked({"a": "b"}).SerializeToString() + end)
+    )
+)
+def test_no_bytes_bring_the_door_down(channel, sent):
+    call = channel.unary_unary("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+    answer, outcome = call.with_call(sent, timeout=10) if is_read(sent) else (None, None)
+    if outcome is None:
+        with pytest.raises(grpc.RpcError) as refused:
+            call(sent, timeout=10)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    else:
+        assert rls_pb2.RateLimitResponse.FromString(answer).overall_code in (OK, OVER)
+
+
+def is_read(sent):
+    """Whether these bytes are a request that means something."""
+    try:
+        request = rls_pb2.RateLimitRequest.FromString(sent)
+    except DecodeError:
+        return False
+    described = [one for one in request.descriptors if one.entries and all(entry.key for entry in one.entries)]
+    return bool(request.domain) and 0 < len(request.descriptors) == len(described)

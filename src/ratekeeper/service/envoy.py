@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from envoy.config.core.v3 import base_pb2
-from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
+from envoy.service.ratelimit.v3 import rls_pb2
 from google.protobuf import duration_pb2
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -22,6 +23,7 @@ from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, whole_cost
 from ratekeeper.request import Request
+from ratekeeper.service import wire
 from ratekeeper.service.descriptors import Rate, limit_of, load
 from ratekeeper.units import SECOND
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from ratekeeper.service.descriptors import Descriptors
     from ratekeeper.service.keeper import Keeper
     from ratekeeper.service.options import Options
+    from ratekeeper.service.tally import Ruled
     from ratekeeper.verdict import PolicyVerdict
 
     Entry = tuple[str, str]
@@ -46,6 +49,8 @@ UNITS = {"second": 1, "minute": 2, "hour": 3, "day": 4, "month": 5, "year": 6, "
 OVERRIDE_UNITS = {number: unit for unit, number in UNITS.items()}
 PLAIN = ("remote_address", "method", "path", "host")
 MOST_DESCRIPTORS = 100
+MOST_KNOWN = 4096  # questions that are remembered
+LONGEST_KNOWN = 512  # bytes
 
 
 class Asked:
@@ -59,17 +64,64 @@ class Asked:
         self.cost = cost
 
 
-class RateLimits(rls_pb2_grpc.RateLimitServiceServicer):  # type: ignore[misc]
-    """Answers Envoy."""
+class Known:
+    """A question that was asked before: one descriptor, one enforced limit, on a store that cannot block."""
+
+    __slots__ = ("cost", "current", "key", "ruled", "table")
+
+    def __init__(self, rate: Rate, key: tuple[Any, ...], cost: int, table: Any, ruled: Ruled) -> None:
+        self.current = wire.counted(b"\x12", limit_message(rate).SerializeToString())
+        self.key = key
+        self.cost = cost
+        self.table = table
+        self.ruled = ruled
+
+
+class RateLimits:
+    """Answers Envoy, in bytes: most questions come again and again, and need not be read twice."""
 
     def __init__(self, keeper: Keeper, descriptors: Descriptors | None) -> None:
         self.keeper = keeper
         self.descriptors = descriptors
         self.limits: dict[tuple[int, int], Any] = {}
+        self.known: dict[bytes, Known] = {}
 
-    async def ShouldRateLimit(self, request: Any, context: Any) -> Any:
+    async def answer(self, raw: bytes, context: Any) -> bytes:
+        """RateLimitService.ShouldRateLimit."""
         doors = self.keeper.tally.doors
         doors["grpc"] = doors.get("grpc", 0) + 1
+        known = self.known.get(raw)
+        if known is not None and not self.keeper.switches.is_killed:
+            decision = known.table.check(known.key, known.cost)
+            known.ruled.count(decision)
+            if decision.allowed:
+                return wire.answered(known.current, decision, decision.reset_after, None)
+            self.keeper.refused(known.key)
+            return wire.answered(known.current, decision, wait_of(decision), decision.retry_after)
+        try:
+            request = rls_pb2.RateLimitRequest.FromString(raw)
+        except DecodeError:
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected a RateLimitRequest.")
+        found = await self.should_rate_limit(request, context)
+        self.remember(raw, request)
+        return found.SerializeToString()
+
+    def remember(self, raw: bytes, request: Any) -> None:
+        store, descriptor = self.keeper.policy.store, request.descriptors[0]
+        if self.descriptors is None or store.blocking or len(request.descriptors) != 1 or len(raw) > LONGEST_KNOWN:
+            return
+        found, cost = self.descriptors.find(request.domain, entries_of(descriptor)), hits(request, descriptor)
+        if found is None or descriptor.HasField("limit") or not cost:
+            return
+        rate, key = found
+        if rate.limit is None or rate.is_shadow or (rate.name and rate.name in rate.replaces):
+            return
+        if len(self.known) >= MOST_KNOWN:
+            self.known.clear()
+        table = store.table_for(rate.path, rate.limit)
+        self.known[raw] = Known(rate, key, cost, table, self.keeper.tally.of(rate.path))
+
+    async def should_rate_limit(self, request: Any, context: Any) -> Any:
         try:
             if not request.domain:
                 raise InvalidInput("domain: expected text, got nothing. Set it in the Envoy filter.")
@@ -159,6 +211,8 @@ class RateLimits(rls_pb2_grpc.RateLimitServiceServicer):  # type: ignore[misc]
         if operation == "check":
             for check, decision in zip(plan, decisions, strict=True):
                 self.keeper.tally.count(check.space, decision)
+                if not decision.allowed:
+                    self.keeper.refused(check.key)
         return {number: decision for (number, _), decision in zip(group, decisions, strict=True)}
 
     def status(self, own: Asked, decision: Decision | None) -> Any:
@@ -166,7 +220,7 @@ class RateLimits(rls_pb2_grpc.RateLimitServiceServicer):  # type: ignore[misc]
         killed = self.keeper.switches.is_killed
         if rate is None or rate.is_unlimited:
             return Status(code=OK)
-        current = Response.RateLimit(requests_per_unit=rate.count, unit=UNITS[rate.unit], name=rate.name)
+        current = limit_message(rate)
         if rate.limit is None:
             return Status(code=OK if rate.is_shadow or killed else OVER, current_limit=current)
         if decision is None:
@@ -200,6 +254,10 @@ class RateLimits(rls_pb2_grpc.RateLimitServiceServicer):  # type: ignore[misc]
             if name not in (b"content-type", b"cache-control"):
                 found.response_headers_to_add.append(header(name.decode(), value.decode("latin-1")))
         return found
+
+
+def limit_message(rate: Rate) -> Any:
+    return Response.RateLimit(requests_per_unit=rate.count, unit=UNITS[rate.unit], name=rate.name)
 
 
 def entries_of(descriptor: Any) -> list[Entry]:
@@ -294,6 +352,7 @@ class EnvoyDoor:
         """Read the configuration again; one that cannot be taken raises InvalidRules, and the old one stays."""
         if self.config is not None:
             self.limits.descriptors = load(self.config)
+            self.limits.known.clear()
 
     async def turn_red(self) -> None:
         for service in ("", NAME):
@@ -301,6 +360,11 @@ class EnvoyDoor:
 
     async def close(self, patience: float) -> None:
         await self.server.stop(patience)
+
+
+def add_to_server(limits: RateLimits, server: Any) -> None:
+    method: Any = grpc.unary_unary_rpc_method_handler(limits.answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, {"ShouldRateLimit": method}),))
 
 
 async def open_envoy(keeper: Keeper, options: Options, address: tuple[str, int]) -> EnvoyDoor:
@@ -318,7 +382,7 @@ async def open_envoy(keeper: Keeper, options: Options, address: tuple[str, int])
         maximum_concurrent_rpcs=options.bounds.waiting,
     )
     limits = RateLimits(keeper, descriptors)
-    rls_pb2_grpc.add_RateLimitServiceServicer_to_server(limits, server)
+    add_to_server(limits, server)
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     for service in ("", NAME):

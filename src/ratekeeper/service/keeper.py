@@ -160,7 +160,8 @@ class Keeper:
         if found is None:
             if len(self.digests) >= MOST_BODIES:
                 self.digests.clear()
-            text = key if isinstance(key, str) else repr(key)
+            name = encode(key) if key.__class__ is tuple else key
+            text = name if isinstance(name, str) else name.hex()
             found = self.digests[key] = anonymous(text, self.settings.secret)
         self.tally.refused.add(found, by)
 
