@@ -303,6 +303,15 @@ def test_a_dead_store_is_a_mode_and_never_a_429(mode, status):
         assert service.call("GET", "/readyz")[2]["store"] != "answers"
 
 
+def test_described_requests_are_answered_while_the_store_is_dead(tmp_path):
+    both = '[[rules]]\nname = "{}"\nby = "ip"\nlimit = "{}/hour"\n'
+    for rules in (both.format("a", 4), both.format("a", 4) + both.format("b", 40)):  # one check, and a plan of two
+        with running(tmp_path, rules, store="redis://127.0.0.1:1/0") as service:
+            answers = [service.post("/v1/check", {"request": {"ip": "198.51.100.1"}}) for _ in range(4)]
+            assert [status for status, _, _ in answers] == [200] * 4
+            assert [found["allowed"] for _, _, found in answers] == [True, True, False, False]
+
+
 def test_the_same_answers_from_redis(redis_server):
     with running(store=f"{redis_server.url}/3?deadline=10") as service:
         answers = [service.post("/v1/check", {"key": "a", "limit": "3/hour", "name": "far"})[2] for _ in range(4)]

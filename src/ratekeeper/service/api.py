@@ -354,26 +354,32 @@ def together(call: Call, plan: tuple[Check, ...], decisions: tuple[Decision, ...
     return answer(deny_status(call), as_json(body), JSON, retry_field(retry))
 
 
-def judged_by_one(verdict: PolicyVerdict, label: Label, decision: Decision) -> bytes:
-    """The common case of ``judged``, put together by hand."""
-    name, retry, of_all = quoted(label.rule.name), verdict.retry_after, decision.retry_after
-    left, reset, delay = decision.remaining, decision.reset_after, decision.delay
+def judged_by_one(label: Label, decision: Decision) -> bytes:
+    """The common case of ``judged``, put together by hand: one limit decided, and there is nothing else to tell."""
+    name = quoted(label.rule.name)
+    if decision.allowed:
+        word, said, retry = "true", '"status":200,"reason":""', "0.0"
+    else:
+        after = decision.retry_after
+        word, said, retry = "false", '"status":429,"reason":"limit"', "null" if after is None else repr(after)
+    numbers = (
+        f'"remaining":{decision.remaining},"retry_after":{retry},"reset_after":{decision.reset_after!r},'
+        f'"delay":{decision.delay!r}'
+    )
     return answer(
         200,
-        f'{{"allowed":{"true" if verdict.allowed else "false"},"status":{verdict.status},"reason":"{verdict.why}",'
-        f'"rule":{name},"remaining":{left},"retry_after":{"null" if retry is None else repr(retry)},'
-        f'"reset_after":{reset!r},"delay":{delay!r},"decisions":[{{"rule":{name},'
-        f'"allowed":{"true" if decision.allowed else "false"},"limit":{decision.limit},"remaining":{left},'
-        f'"retry_after":{"null" if of_all is None else repr(of_all)},"reset_after":{reset!r},"delay":{delay!r}}}],'
-        '"shadow":[],"graced":[]}'.encode(),
+        f'{{"allowed":{word},{said},"rule":{name},{numbers},"decisions":[{{"rule":{name},"allowed":{word},'
+        f'"limit":{decision.limit},{numbers}}}],"shadow":[],"graced":[]}}'.encode(),
     )
 
 
 def judged(call: Call, verdict: PolicyVerdict, with_headers: bool) -> bytes:
     """What became of a described request."""
     limited = verdict.shown
-    if len(limited) == 1 and not with_headers and verdict.notes is NO_NOTES and not call.query:
-        return judged_by_one(verdict, *limited[0])
+    notes = verdict.notes
+    is_plain = notes is NO_NOTES or not (notes.refuser or notes.shadow or notes.graced)
+    if is_plain and len(limited) == 1 and not with_headers and not call.query:
+        return judged_by_one(*limited[0])
     decisions = [{"rule": label.rule.name, **told(decision)} for label, decision in limited]
     body: dict[str, Any] = {
         "allowed": verdict.allowed,
@@ -385,8 +391,8 @@ def judged(call: Call, verdict: PolicyVerdict, with_headers: bool) -> bytes:
         "reset_after": max([one["reset_after"] for one in decisions], default=0.0),
         "delay": max([one["delay"] for one in decisions], default=0.0),
         "decisions": decisions,
-        "shadow": list(verdict.notes.shadow),
-        "graced": list(verdict.notes.graced),
+        "shadow": list(notes.shadow),
+        "graced": list(notes.graced),
     }
     if with_headers:
         body["headers"] = {name.decode("latin-1"): value.decode("latin-1") for name, value in verdict.headers}

@@ -21,6 +21,7 @@ from ratekeeper.rules import ANY_TIER
 from ratekeeper.service.switches import Switches
 from ratekeeper.service.tally import Tally
 from ratekeeper.sinks.log import LoggingSink
+from ratekeeper.verdict import NO_NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -98,7 +99,8 @@ class Keeper:
         program = self.policy.program
         endpoint = verdict.request.route or endpoint_of(selection)
         self.tally.note(program, verdict, endpoint, nanos)
-        if verdict.why or verdict.notes.shadow or verdict.notes.graced:
+        notes = verdict.notes
+        if verdict.why or (notes is not NO_NOTES and (notes.shadow or notes.graced)):
             self.violations(event_of(program, selection, verdict, nanos))
 
     # Limits that the caller names.
@@ -259,7 +261,11 @@ def begun(coroutine: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
     except StopIteration as done:
         found: T = done.value
         return found
-    return resumed(coroutine, waited)
+    return rest(coroutine, waited)
+
+
+async def rest(coroutine: Coroutine[Any, Any, T], waited: Any) -> T:
+    return await resumed(coroutine, waited)
 
 
 @coroutine_of_generator

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.events import RESULTS, Sources, anonymous
+from ratekeeper.verdict import NO_NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,8 +111,10 @@ class Tally:
         self.requests[key] = self.requests.get(key, 0) + 1
         self.seconds.add(nanos / 1e9)
         for entry, decision in verdict.answers:
-            self.count(entry.labels[0].rule.name, decision)
+            self.of(entry.labels[0].rule.name).count(decision)
         notes = verdict.notes
+        if notes is NO_NOTES and not why:
+            return
         for name in notes.shadow:
             self.bump(name, "shadow_refused")
         for name in notes.graced:

@@ -141,6 +141,8 @@ class AsyncRedisStore:
             requests = next(errand)
         except StopIteration as done:
             return done.value
+        if why := self.away():
+            raise StoreUnavailable(self.settings.shown, why)
         finishing = self.finish(errand, requests)
         # Not cancelled halfway: what was taken of a plan in several slots must be settled.
         return await (finishing if len(requests) == 1 else asyncio.shield(asyncio.ensure_future(finishing)))
