@@ -87,7 +87,7 @@ class Load:
             for number in self.rounds(25):
                 for part in range(4):
                     limit = "50/second" if part else f"{number % 20 + 1}/second"
-                    self.post(wire, "/v1/check", {"key": f"k{number * 4 + part}", "limit": limit})
+                    self.post(wire, "/v1/check", {"key": f"k{(number * 4 + part) % 5000}", "limit": limit})
 
     def requests(self):
         with self.http() as wire:
@@ -111,7 +111,7 @@ class Load:
     def reservations(self):
         with self.http() as wire:
             for number in self.rounds(10):
-                status, found = self.post(wire, "/v1/reserve", {"key": f"r{number}", "limit": "10/minute", "cost": 5})
+                status, found = self.post(wire, "/v1/reserve", {"key": f"r{number % 500}", "limit": "10/minute", "cost": 5})
                 if status == 200 and found["allowed"]:
                     self.post(wire, "/v1/settle", {"reservation": found["reservation"], "actual": 2})
 
