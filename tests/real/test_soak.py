@@ -111,7 +111,8 @@ class Load:
     def reservations(self):
         with self.http() as wire:
             for number in self.rounds(10):
-                status, found = self.post(wire, "/v1/reserve", {"key": f"r{number % 500}", "limit": "10/minute", "cost": 5})
+                asked = {"key": f"r{number % 500}", "limit": "10/minute", "cost": 5}
+                status, found = self.post(wire, "/v1/reserve", asked)
                 if status == 200 and found["allowed"]:
                     self.post(wire, "/v1/settle", {"reservation": found["reservation"], "actual": 2})
 
