@@ -34,6 +34,22 @@ def test_a_flood_of_keys_neither_grows_the_table_nor_unblocks_the_exhausted(algo
     assert not any(limiter.check(victim) for victim in victims)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_flood_hardly_unblocks_anybody_where_half_are_exhausted(algorithm):
+    clock = FakeClock(start=1000.0)
+    store = MemoryStore(clock=clock, max_keys=2_000)
+    limiter = Limiter("5/hour", algorithm=algorithm, store=store)
+    store.table(limiter.name, limiter.limits).odds = 1
+    victims = [f"victim {number}" for number in range(1_000)]
+    for victim in victims:
+        clock.advance(0.001)
+        limiter.check(victim, cost=5)
+    for number in range(20_000):
+        clock.advance(0.000_01)
+        limiter.check(f"flood {number}")
+    assert sum(limiter.check(victim).allowed for victim in victims) <= 16  # one sample of nobody else
+
+
 def test_a_full_table_forgets_the_recovered_first():
     clock = FakeClock(start=1000.0)
     limiter = Limiter("5/second", clock=clock, max_keys=100)

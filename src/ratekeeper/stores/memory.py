@@ -5,7 +5,7 @@ pure rule decide, then take the lock and write only if the state is still the on
 is called while the lock is held, so no thread is ever switched out holding it.  The clock is read after
 the state, so a decision never sees a state from its own future.
 
-A full table forgets, of keys drawn at random, the quarter closest to fully recovered, one for each new
+A full table forgets, of keys drawn at random, the quarter closest to fully recovered at most, one for each new
 key: to unblock an exhausted key an attacker must bring most of a table to its limit.  Expired keys are
 dropped on the way, two looks for each new key.  No background thread, no timer.
 """
@@ -145,8 +145,9 @@ class MemoryTable:
     def draw(self, now: int) -> None:
         """Choose the next keys to forget: of a random sample the quarter that is closest to recovered.
 
-        Drawn are short runs of neighbours, which lie close in memory too; so many runs that a crowd of exhausted
-        neighbours fills few of them.
+        Whoever owes more than halfway to the most is spared, even where that leaves only one: a sample may have fewer
+        than a quarter that are not exhausted.  Drawn are short runs of neighbours, which lie close in memory too; so
+        many runs that a crowd of exhausted neighbours fills few of them.
         """
         keys, states = self.keys, self.states
         limit, debt = self.limit, self.limit.rule.debt
@@ -156,7 +157,8 @@ class MemoryTable:
             start = (self.odds >> 32) * len(keys) >> 32
             sample.update(enumerate(keys[start : start + RUN], start))
         ranked = sorted([(debt(states[key], now, limit), place) for place, key in sample.items()])
-        chosen = ranked[: max(1, len(ranked) // 4)]
+        halfway = (ranked[0][0] + ranked[-1][0]) // 2
+        chosen = [one for one in ranked[: len(ranked) // 4] if one[0] <= halfway] or ranked[:1]
         self.doomed = [(place, keys[place], states[keys[place]]) for _, place in reversed(chosen)]
 
 
