@@ -21,7 +21,7 @@ def run(*words, stdin=None):
 def test_simulate_prints_a_table():
     found = run("simulate", "10/second", "-a", "all", "-t", "boundary")
     assert found.exit_code == 0
-    assert "10/second fixed_window          80        0        2.00 x" in found.output
+    assert "10/second fixed_window          80        0  2.00 x" in found.output
     assert found.output.count("refused") == 8  # the head has two, and each lane one
 
 

@@ -88,7 +88,7 @@ def replay(
         show_json(found.to_json())
     else:
         heights = BLOCKS if (out.encoding or "").lower().startswith("utf") else DIGITS
-        typer.echo(replay_as_text(found, min(out.width, 120), colours=out.color_system is not None, heights=heights))
+        typer.echo(replay_as_text(found, min(out.width, 140), colours=out.color_system is not None, heights=heights))
 
 
 def pair(text: str) -> tuple[str, str]:

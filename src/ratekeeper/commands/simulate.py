@@ -88,5 +88,5 @@ def simulate(
         show_json(found.to_json())
     else:
         heights = BLOCKS if (out.encoding or "").lower().startswith("utf") else DIGITS
-        text = lanes_as_text(found, min(out.width, 120), colours=out.color_system is not None, heights=heights)
+        text = lanes_as_text(found, min(out.width, 140), colours=out.color_system is not None, heights=heights)
         typer.echo(text)

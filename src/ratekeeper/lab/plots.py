@@ -44,10 +44,13 @@ def percent(share: float) -> str:
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Rows under a head; the first ``left`` columns to the left, the others to the right."""
-    widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
+    """Rows under a head, which may have lines; the first ``left`` columns to the left, the others to the right."""
+    parts = [cell.split("\n") for cell in head]
+    high = max(map(len, parts))
+    heads = list(zip(*[[""] * (high - len(part)) + part for part in parts], strict=True))
+    widths = [max(map(len, cells)) for cells in zip(*heads, *rows, strict=True)]
     lines = []
-    for row in [head, ["─" * width for width in widths], *rows]:
+    for row in [*heads, ["─" * width for width in widths], *rows]:
         cells = [
             cell.ljust(width) if number < left else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -77,9 +80,10 @@ def coloured(text: str, code: str) -> str:
 
 
 LANE_HEAD = (
-    *("limit", "admitted", "refused", "worst window", "worst second", "longest wait", "shut out"),
-    *("wrongly admitted", "wrongly refused", "fairness", "bytes a client"),
+    *("limit", "admitted", "refused", "worst\nwindow", "worst\nsecond", "longest\nwait", "shut\nout"),
+    *("wrongly\nadmitted", "wrongly\nrefused", "fairness", "bytes a\nclient"),
 )
+HALF = 7  # of these columns stand in a first table where there is no room for all
 
 
 def lane_cells(lane: Lane) -> list[str]:
@@ -106,7 +110,12 @@ def lanes_as_text(simulation: Simulation, width: int = 100, colours: bool = Fals
     seed = f", seed {traffic.seed}" if traffic.seed is not None else ""
     calls = f"{counted(len(traffic), 'call')} by {counted(len(traffic.clients), 'client')} ({who})"
     lines = [f"{traffic.name}: {calls} in {duration(traffic.span / 1e6)}{seed}", ""]
-    lines += columns(LANE_HEAD, [lane_cells(lane) for lane in simulation.lanes])
+    rows = [lane_cells(lane) for lane in simulation.lanes]
+    table = columns(LANE_HEAD, rows)
+    if max(map(len, table)) > width:
+        later = [(row[0], *row[HALF:]) for row in [LANE_HEAD, *rows]]
+        table = [*columns(LANE_HEAD[:HALF], [row[:HALF] for row in rows]), "", *columns(later[0], later[1:])]
+    lines += table
     label = max(len(lane_cells(lane)[0]) for lane in simulation.lanes) + 2
     room = max(20, width - label)
     most = max((max(squeezed(lane.asked_in_bin, room)) for lane in simulation.lanes), default=0)

@@ -41,14 +41,15 @@ def replay_as_text(replay: Replay, width: int = 100, colours: bool = False, heig
             f"({share(replay.calm_clients_refused, replay.calm_clients)})"
         )
     lines += [coloured(line, dim) for line in notes(replay)]
-    most = max(squeezed(replay.asked_in_bin, width), default=0)
+    room = width - len("refused  ")
+    most = max(squeezed(replay.asked_in_bin, room), default=0)
     lines += [
         "",
-        f"asked    {bars(replay.asked_in_bin, width - 9, most, green, heights)}",
-        f"refused  {bars(replay.refused_in_bin, width - 9, most, red, heights)}",
+        f"asked    {bars(replay.asked_in_bin, room, most, green, heights)}",
+        f"refused  {bars(replay.refused_in_bin, room, most, red, heights)}",
         "",
         *columns(
-            ["rule", "limit", "mode", "asked", "refused", "clients", "in shadow", "longest wait"],
+            ["rule", "limit", "mode", "asked", "refused", "clients", "in\nshadow", "longest\nwait"],
             [
                 [
                     clean(rule.rule), clean(rule.limit, 40), rule.mode, f"{rule.asked:,}", f"{rule.refused:,}",
@@ -61,7 +62,7 @@ def replay_as_text(replay: Replay, width: int = 100, colours: bool = False, heig
         ),
         "",
         *columns(
-            ["clients by their busiest minute", "clients", "ever refused", "requests", "refused", "at least a minute"],
+            ["clients by their\nbusiest minute", "clients", "ever refused", "requests", "refused", "at least\na minute"],
             [
                 [
                     rank.rank, f"{rank.clients:,}",
@@ -105,7 +106,7 @@ def notes(replay: Replay) -> list[str]:
 
 
 def refused_clients(replay: Replay) -> list[str]:
-    head = ["most refused clients", "by", "requests", "refused", "busiest minute", "first refused at", "longest"]
+    head = ["most refused clients", "by", "requests", "refused", "busiest\nminute", "first refused at", "longest"]
     rows = [
         [
             clean(one.client, 40), clean(" ".join(one.rules), 30), f"{one.requests:,}", f"{one.refused:,}",
@@ -117,7 +118,7 @@ def refused_clients(replay: Replay) -> list[str]:
 
 
 def suggested(suggestions: tuple[Suggestion, ...]) -> list[str]:
-    title = f"least limit that refuses at most {percent(suggestions[0].share)} of clients"
+    title = f"least limit that refuses\nat most {percent(suggestions[0].share)} of clients"
     head = [title, "now", "refuses", "suggested", "refuses"]
     rows = [
         [
