@@ -64,9 +64,11 @@ class Front:
         self.lease = lease
 
     asynchronous = False
+    at_once: Callable[..., Decision] | None = None  # a table's check, where admitted means admitted now
 
     def shut(self) -> None:
         self.store = ClosedStore(self.name)  # type: ignore[assignment]
+        self.at_once = None
         self.__dict__.pop("check", None)
 
     @property
@@ -84,6 +86,18 @@ class Front:
                 raise
         make = getattr(self.store, "table", None)
         return None if make is None else make(self.name, self.limits, self.on_store_error, self.lease)
+
+    def serve_at_once(self, table: Any) -> None:
+        parts: Any = getattr(self.limits, "limits", (self.limits,))
+        if not self.store.blocking and all(part.algorithm != "leaky_bucket" for part in parts):  # that gives turns
+            self.at_once = table.check
+
+    def taken_at_once(self, key: Key, cost: int) -> Decision | None:
+        """What ``acquire`` returns if nobody waits and it fits: no line, no flow."""
+        if self.at_once is None or encode(key) in self.lines.lines:
+            return None
+        decision = self.at_once(key, cost)
+        return decision if decision.allowed else None
 
     def plan(self, key: Key, cost: int) -> Check:
         return Check(self.name, encode(key), self.limits, whole_cost(cost), self.on_store_error)
@@ -153,6 +167,7 @@ class Limiter(Front):
         table = self.table()  # the one bypass: a table's own method, with nothing in between
         if table is not None:
             self.check = table.check  # type: ignore[method-assign]
+            self.serve_at_once(table)
 
     def ask(self, operation: str, check: Check) -> Decision:
         flow = ask(operation, (check,))
@@ -171,7 +186,10 @@ class Limiter(Front):
 
         A higher ``priority`` goes before a lower one, except before whoever is already first in line.
         """
-        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock, priority)
+        waits = patience(timeout)
+        if (decision := self.taken_at_once(key, cost)) is not None:
+            return decision
+        flow = acquire(self.lines, self.plan(key, cost), waits, self.clock, priority)
         return drive(flow, self.store, self.clock, self.lines)
 
     def reserve(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Reservation:
@@ -242,6 +260,7 @@ class AsyncLimiter(Front):
             self.check = table.check  # type: ignore[method-assign]
         elif table is not None:
             table_check = table.check
+            self.serve_at_once(table)
 
             async def check(key: Key, cost: int = 1) -> Decision:
                 return table_check(key, cost)
@@ -265,7 +284,10 @@ class AsyncLimiter(Front):
 
         A higher ``priority`` goes before a lower one, except before whoever is already first in line.
         """
-        flow = acquire(self.lines, self.plan(key, cost), patience(timeout), self.clock, priority)
+        waits = patience(timeout)
+        if (decision := self.taken_at_once(key, cost)) is not None:
+            return decision
+        flow = acquire(self.lines, self.plan(key, cost), waits, self.clock, priority)
         return await adrive(flow, self.store, self.clock, self.lines)
 
     def reserve(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> AsyncReservation:

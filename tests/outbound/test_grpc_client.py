@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from threading import Event
 
 import grpc
 import grpc.aio
@@ -28,8 +29,11 @@ class Shop:
         self.script = []
         self.times = []
         self.timeouts = []
+        self.gate = Event()
+        self.gate.set()
 
     def answer(self, context):
+        self.gate.wait()
         self.times.append(self.clock.now if self.clock is not None else None)
         self.timeouts.append(context.time_remaining())
         wanted = self.script.pop(0) if self.script else None
@@ -46,12 +50,14 @@ class Shop:
         yield from (b"a", b"b")
 
     def sum(self, requests, context):
+        parts = list(requests)  # first, as a client that still writes to a call that was ended sees INTERNAL
         self.answer(context)
-        return b"".join(requests)
+        return b"".join(parts)
 
     def echo(self, requests, context):
+        parts = list(requests)
         self.answer(context)
-        yield from requests
+        yield from parts
 
     @contextmanager
     def serving(self, *interceptors):
@@ -255,7 +261,9 @@ def test_a_future_is_paced_and_heard_and_not_called_again():
     shop.script = [later(4)]
     with shop.plain(clock=shop.clock, retry=SURE) as (channel, interceptor):
         one = channel.unary_unary("/shop.Orders/One")
+        shop.gate.clear()
         future = one.future(b"x")
+        shop.gate.set()
         assert future.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         while not interceptor.line.traffic.holds.known("shop.orders"):
             pass  # the callback is another thread's
