@@ -62,7 +62,7 @@ def replay_as_text(replay: Replay, width: int = 100, colours: bool = False, heig
         ),
         "",
         *columns(
-            ["clients by their\nbusiest minute", "clients", "ever refused", "requests", "refused", "at least\na minute"],
+            ["clients by their\nbusiest minute", "clients", "ever refused", "requests", "refused", "least\na minute"],
             [
                 [
                     rank.rank, f"{rank.clients:,}",
