@@ -8,7 +8,7 @@ import sys
 
 import bench
 
-SUPPORT = {"__main__", "harness", "peers"}
+SUPPORT = {"__main__", "harness", "peers", "relay"}
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.cluster import slot_of
 from ratekeeper.stores.redis import RedisStore
 from tests.real.load import Load
+from tests.real.test_faults import busy, full
 from tests.servers import Cluster, Server
 from tests.stores.test_cluster import move_slot
 
@@ -75,29 +76,6 @@ def forbidden(server):
 
 
 @contextlib.contextmanager
-def busy(server):
-    """A script of somebody else that does not end."""
-    server.client().config_set("busy-reply-threshold", "50")
-
-    def spin():
-        with contextlib.suppress(Exception):
-            server.client().eval("while true do end", 0)
-
-    thread = threading.Thread(target=spin)
-    thread.start()
-    yield
-    server.client().script_kill()
-    thread.join()
-
-
-@contextlib.contextmanager
-def full(server):
-    server.client().config_set("maxmemory", "1")
-    yield
-    server.client().config_set("maxmemory", "0")
-
-
-@contextlib.contextmanager
 def unwritable(server):
     """It cannot save, and says so to everybody who writes."""
     client = server.client()
@@ -118,8 +96,8 @@ WORDS = {
     "READONLY": readonly,
     "NOAUTH": unauthenticated,
     "NOPERM": forbidden,
-    "BUSY": busy,
-    "OOM": full,
+    "BUSY": lambda server: busy(server, None),
+    "OOM": lambda server: full(server, None),
     "MISCONF": unwritable,
 }
 

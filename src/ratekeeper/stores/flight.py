@@ -115,7 +115,7 @@ def judge(flight: Flight, error: Exception, asked: Address) -> tuple[str, int, A
         slot, place = int(index), (host or asked[0], int(port))  # an empty host is the one that was asked
         flight.asking = word == "ASK"
     if flight.tries >= MOST_TRIES and action in ("evaluate", "elsewhere", "anew"):
-        action = "refused"
+        action = "down" if action == "anew" else "refused"
     return action, slot, place
 
 
@@ -136,7 +136,7 @@ class Handshake:
             self.words.append(([b"SELECT", b"%d" % settings.db], True))
         if settings.client_name:
             self.words.append(([b"CLIENT", b"SETNAME", settings.client_name.encode()], False))
-        self.words.append(([b"INFO", b"memory"], False))
+        self.words.append(([b"INFO"], False))
         # The script itself, asked for nothing: a server may answer PING and run no script.
         trial = ([b"EVALSHA", script.sha, b"0", *script.nothing], True)
         self.words.append(trial)
@@ -156,7 +156,11 @@ class Handshake:
                 elif matters:
                     raise StoreUnavailable(self.settings.shown, f"refused {words[0].decode()}: {reply}")
             elif words[0] == b"INFO":
-                warn_of_eviction(reply, self.settings.shown)
+                facts = dict(line.partition(":")[::2] for line in reply.decode("utf-8", "replace").split("\r\n"))
+                if facts.get("role") == "slave" and facts.get("slave_read_only") != "0":
+                    # A script that writes nothing would run there: it must not look well to a probe.
+                    raise StoreUnavailable(self.settings.shown, "is a replica, and answers READONLY to what writes")
+                warn_of_eviction(facts, self.settings.shown)
 
 
 def spoken(*words: bytes) -> bytes:
@@ -166,8 +170,7 @@ def spoken(*words: bytes) -> bytes:
 warned: set[str] = set()
 
 
-def warn_of_eviction(report: bytes, store: str) -> None:
-    facts = dict(line.partition(":")[::2] for line in report.decode("utf-8", "replace").split("\r\n"))
+def warn_of_eviction(facts: dict[str, str], store: str) -> None:
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and facts.get("maxmemory", "0") != "0" and store not in warned:
         warned.add(store)
