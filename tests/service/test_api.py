@@ -312,6 +312,20 @@ def test_described_requests_are_answered_while_the_store_is_dead(tmp_path):
             assert [found["allowed"] for _, _, found in answers] == [True, True, False, False]
 
 
+def test_readyz_tells_of_a_redis_that_forgets(redis_server):
+    client = redis_server.client()
+    client.config_set("maxmemory", "100mb")
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with running(store=f"{redis_server.url}/7?deadline=10") as service:
+            status, _, found = service.call("GET", "/readyz")
+            assert (status, found["store"]) == (200, "answers")
+            assert found["warnings"] == ["the store evicts keys: exhausted limits can be forgotten"]
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", "0")
+
+
 def test_the_same_answers_from_redis(redis_server):
     with running(store=f"{redis_server.url}/3?deadline=10") as service:
         answers = [service.post("/v1/check", {"key": "a", "limit": "3/hour", "name": "far"})[2] for _ in range(4)]

@@ -1,5 +1,6 @@
 """The Redis door: redis-py talks to it as to a server with redis-cell, and no bytes bring it down."""
 
+import asyncio
 import shutil
 import socket
 import subprocess
@@ -9,7 +10,11 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ratekeeper.service.options import Bounds
+from ratekeeper import Policy
+from ratekeeper.service.keeper import Keeper
+from ratekeeper.service.options import Bounds, Options
+from ratekeeper.service.resp import RespDoor
+from ratekeeper.testing import FakeClock
 from tests.service.running import ANY, running
 
 
@@ -41,6 +46,37 @@ def test_throttle_answers_as_redis_cell_does(client):
     key = f"cell{client.connection_pool.connection_kwargs['protocol']}"
     answers = [client.execute_command("CL.THROTTLE", key, 2, 3, 3600) for _ in range(4)]
     assert answers == [[0, 3, 2, -1, 1200], [0, 3, 1, -1, 2400], [0, 3, 0, -1, 3600], [1, 3, 0, 1200, 3600]]
+
+
+def test_throttle_answers_as_redis_cell_does_at_every_instant():
+    """The cases that redis-cell tests itself with: milliseconds, quantity, and the whole answer."""
+    cases = [
+        (0, 6, [1, 5, 5, -1, 0]),  # more than there ever is
+        *[(0, 1, [0, 5, 5 - number, -1, number]) for number in (1, 2, 3, 4, 5)],
+        (0, 1, [1, 5, 0, 1, 5]),
+        (0, 0, [0, 5, 0, -1, 5]),  # only looks, so nothing is refused
+        (3000, 1, [0, 5, 2, -1, 3]),
+        (3100, 1, [0, 5, 1, -1, 4]),
+        (4000, 1, [0, 5, 1, -1, 4]),
+        (8000, 1, [0, 5, 4, -1, 1]),
+        (9500, 1, [0, 5, 4, -1, 1]),
+        (9500, 0, [0, 5, 4, -1, 1]),
+        (9500, 2, [0, 5, 2, -1, 3]),
+        (9500, 5, [1, 5, 2, 3, 3]),
+    ]
+
+    async def run():
+        clock = FakeClock()
+        options = Options()
+        door = RespDoor(Keeper(Policy.parse({"rules": []}, clock=clock), options), options.bounds)
+        at = 0
+        for instant, quantity, expected in cases:
+            clock.advance((instant - at) / 1000)
+            at = instant
+            answer = door.throttle([b"CL.THROTTLE", b"foo", b"4", b"1", b"1", b"%d" % quantity])
+            assert [int(word) for word in answer.split(b":")[1:]] == expected, instant
+
+    asyncio.run(run())
 
 
 def test_quantity_0_only_looks_and_more_than_the_burst_never_passes(client):

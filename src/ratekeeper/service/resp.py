@@ -288,7 +288,7 @@ class RespDoor(Door):
         if quantity and not keeper.switches.is_killed and len(self.terms) < self.bounds.names:
             self.terms[(*words[2:],)] = named.table, quantity
         check = Check(SPACE, encoded(key), named.limit, quantity or 1)
-        return self.then("check" if quantity else "peek", check, throttled)
+        return self.then("check", check, throttled) if quantity else self.then("peek", check, looked)
 
     def check(self, words: Words) -> bytes | Awaitable[bytes]:
         """RK.CHECK."""
@@ -339,13 +339,18 @@ class RespDoor(Door):
 def throttled(decision: Decision) -> bytes:
     """Limited or not, limit, remaining, seconds to the next try (-1: none needed), seconds to full recovery."""
     if decision.allowed:
-        return b"*5\r\n:0\r\n:%d\r\n:%d\r\n:-1\r\n:%d\r\n" % (
-            decision.limit, decision.remaining, -int(-decision.reset_after // 1),
-        )  # fmt: skip
+        return looked(decision)
     retry = decision.retry_after
     return b"*5\r\n:1\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
         decision.limit, decision.remaining, -1 if retry is None else -int(-retry // 1),
         -int(-decision.reset_after // 1),
+    )  # fmt: skip
+
+
+def looked(decision: Decision) -> bytes:
+    """Nothing was asked for, so nothing was refused."""
+    return b"*5\r\n:0\r\n:%d\r\n:%d\r\n:-1\r\n:%d\r\n" % (
+        decision.limit, decision.remaining, -int(-decision.reset_after // 1),
     )  # fmt: skip
 
 

@@ -135,6 +135,7 @@ class Site:
         fields = [
             (b"content-security-policy", policy),
             (b"referrer-policy", b"no-referrer"),
+            (b"x-content-type-options", b"nosniff"),
             (b"cache-control", b"no-cache"),
         ]
         return answer(200, body, HTML, fields)
