@@ -9,6 +9,7 @@ import pytest
 from ratekeeper import lab
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.lab.report import write_simulation
+from tests.twins.test_js import RULES_JS, RUNNER, walks_of_all
 
 pytestmark = pytest.mark.real
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -24,9 +25,49 @@ QUIET = (
 def test_the_page_shows_what_the_lab_says(tmp_path, shape):
     simulation = lab.simulate("10/second burst 15", shape, algorithms=ALGORITHMS, clients=4, seconds=20)
     write_simulation(simulation, tmp_path / "report.html")
-    page = f"file://{tmp_path}/report.html"
-    command = [BROWSER, *QUIET, f"--user-data-dir={tmp_path}/profile", "--dump-dom", page]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    check_figures(opened(tmp_path), simulation)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+def test_a_browser_decides_what_python_decides(tmp_path):
+    (tmp_path / "report.html").write_text(
+        f"<pre></pre><script>{RULES_JS.read_text('utf-8')}</script><script>const walks = {walks_of_all(50)};"
+        f"const tell = (text) => {{ document.querySelector('pre').textContent = text; }};{RUNNER}</script>"
+    )
+    assert '<pre>{"walks":300,"wrong":[]}</pre>' in opened(tmp_path)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+def test_dragging_decides_again(tmp_path):
+    """The sliders are moved as a hand would, and all six decide what the lab decides under the limit that is shown."""
+    simulation = lab.simulate("10/second burst 15", "poisson", load=1.5, clients=4, seconds=20)
+    write_simulation(simulation, tmp_path / "report.html")
+    page = tmp_path / "report.html"
+    page.write_text(page.read_text("utf-8").replace("<head>", f"<head>{NO_FRAMES}") + DRAG, "utf-8")
+    shown = opened(tmp_path)
+    limit = re.search(r'<b id="limit-shown">([^<]*)</b>', shown)[1].replace(" per ", "/")
+    assert re.fullmatch(r"\d+/second burst \d+", limit)
+    assert limit != "10/second burst 15"
+    check_figures(shown, lab.simulate(limit, simulation.traffic, algorithms=ALGORITHMS, shared=True))
+
+
+# Without a screen frames may never come.
+NO_FRAMES = "<script>window.requestAnimationFrame = (call) => setTimeout(call, 1);</script>"
+DRAG = """<script>
+const drag = (id, value) => { const it = byId(id); it.value = value; it.dispatchEvent(new Event("input")); };
+drag("count", 450);
+drag("burst", 250);
+byId("shared").click();
+</script>"""
+
+
+def opened(folder):
+    page = f"file://{folder}/report.html"
+    command = [BROWSER, *QUIET, f"--user-data-dir={folder}/profile", "--dump-dom", page]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def check_figures(shown, simulation):
     figures = re.findall(FIGURES, shown)
     lanes = {lane.algorithm: lane for lane in simulation.lanes}
     assert [name for name, *_ in figures] == list(ALGORITHMS)

@@ -13,9 +13,12 @@ from ratekeeper import InvalidLimit, Limit
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 
 RULES_JS = Path(ratekeeper.lab.__file__).parent / "page" / "rules.js"
-RUNNER = """
+IN_NODE = """
 const { RULES, makeLimit, delay } = require(process.argv[1]);
 const walks = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const tell = console.log;
+"""
+RUNNER = """
 const text = (state) => Array.isArray(state) ? state.map(String) : String(state);
 const wrong = [];
 for (const [number, walk] of walks.entries()) {
@@ -29,7 +32,7 @@ for (const [number, walk] of walks.entries()) {
     if (!same || !waits) { wrong.push([number, step, text(state), allowed]); break; }
   }
 }
-console.log(JSON.stringify({ walks: walks.length, wrong }));
+tell(JSON.stringify({ walks: walks.length, wrong }));
 """
 
 
@@ -70,12 +73,15 @@ def walk(chance, name):
     }  # fmt: skip
 
 
+def walks_of_all(each):
+    chance = random.Random(7)
+    return json.dumps([walk(chance, name) for name in ALGORITHMS for _ in range(each)])
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
 def test_the_page_decides_what_python_decides():
-    chance = random.Random(7)
-    walks = [walk(chance, name) for name in ALGORITHMS for _ in range(150)]
-    done = subprocess.run(
-        ["node", "-e", RUNNER, str(RULES_JS)], input=json.dumps(walks), capture_output=True, text=True, timeout=50
-    )
+    """tests/real/test_report_page.py does the same in a browser."""
+    command = ["node", "-e", f"{IN_NODE}\n{RUNNER}", str(RULES_JS)]
+    done = subprocess.run(command, input=walks_of_all(150), capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"walks": 900, "wrong": []}

@@ -101,7 +101,11 @@ function slidingLog(state, now, limit, cost) {
   let gone = 0;
   while (gone < state.length && state[gone] <= now - limit.micros) gone += 1;
   if (BigInt(state.length - gone) + cost > limit.count) return [state, false];
-  return [state.slice(gone).concat(Array(Number(cost)).fill(now)), true];
+  // Changed in place, other than in Python: a log may be long, and is copied for no call here.
+  if (state === NO_CALLS) state = [];
+  if (gone) state.splice(0, gone);
+  for (let left = cost; left > 0n; left -= 1n) state.push(now);
+  return [state, true];
 }
 
 function slidingWindow(state, now, limit, cost) {
@@ -132,10 +136,11 @@ function delay(state, now, limit, cost) {
   return excess > 0n ? (excess + limit.drain - 1n) / limit.drain : 0n;
 }
 
+const NO_CALLS = Object.freeze([]);
 const BUCKETS = new Set(["token_bucket", "leaky_bucket", "gcra"]);
 const RULES = {
   fixed_window: { decide: fixedWindow, empty: 0n },
-  sliding_log: { decide: slidingLog, empty: [] },
+  sliding_log: { decide: slidingLog, empty: NO_CALLS },
   sliding_window: { decide: slidingWindow, empty: 0n },
   token_bucket: { decide: tokenBucket, empty: 0n },
   leaky_bucket: { decide: leakyBucket, empty: 0n },
