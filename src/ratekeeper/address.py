@@ -25,6 +25,10 @@ UNKNOWN = "unknown"  # a peer whose address cannot be read: all of them are coun
 NAT64 = int(IPv6Address("64:ff9b::")) >> 32
 MOST_KNOWN = 16_384  # addresses remembered, so that parsing them is paid once
 LONGEST_TEXT = 100
+MOST_HOPS = (
+    32  # elements of a header that are looked at, from the right: what is left of them a client may have written
+)
+LONGEST_LINE = 4_096  # letters of a Forwarded line, from the right
 
 
 class Networks:
@@ -91,12 +95,12 @@ class Addresses:
         if not lines:
             return here
         if self.header == b"forwarded":  # line by line: a quote that a client left open ends with its line
-            elements = [element for line in lines for element in forwarded_for(line)]
+            elements = [element for line in lines[-MOST_HOPS:] for element in forwarded_for(line[-LONGEST_LINE:])]
         elif self.header == b"x-forwarded-for":
-            elements = ",".join(lines).split(",")
+            elements = ",".join(lines).rsplit(",", MOST_HOPS)[-MOST_HOPS:]
         else:  # X-Real-IP and its like carry one address
             elements = lines[-1:]
-        for element in reversed(elements):
+        for element in reversed(elements[-MOST_HOPS:]):
             text = bare_address(element)
             found = (self.known.get(text) or self.learn(text)) if text else None
             if found is None or found.address is None:  # unreadable: whoever wrote it is the last we can name

@@ -1,8 +1,8 @@
 """Which rules a request meets: method, host and path against all patterns at once.
 
 Patterns are kept in a tree of path segments, so that a thousand rules cost little more than ten.  What a router may
-send to one handler must meet one rule: case, doubled and final slashes do not matter, HEAD counts as GET, and a
-path with dot segments meets the rules of both its readings, as written and as resolved.
+send to one handler must meet one rule: case, doubled and final slashes and a final line feed do not matter, HEAD counts
+as GET, and a path with dot segments meets the rules of both its readings, as written and as resolved.
 
 Law: no I/O; meeting too many rules is safe, meeting too few is a hole.
 """
@@ -178,7 +178,7 @@ def readings(request: Request) -> list[tuple[str, ...]]:
         path = "/" + rest.partition("/")[2]
     if not request.decoded:
         path = unquote(path.partition("?")[0])
-    written = segments(path)
+    written = segments(path.removesuffix("\n"))  # the $ of a router's expression matches before a final one
     found = [written]
     if "." in written or ".." in written:
         found.append(resolved(written))

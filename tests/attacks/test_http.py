@@ -132,6 +132,7 @@ def test_11_nobody_is_locked_out_by_a_name_that_was_not_verified():
 VARIANTS = [
     "/login", "/Login", "/LOGIN", "/login/", "//login", "/login//", "/./login", "/x/../login", "/%6cogin", "/%6Cogin",
     "/login?x=1", "/login?", "http://host/login", "https://host:443/login", "/login/.", "/%2e/login", "/x/%2e%2e/login",
+    "/login%0a",
 ]  # fmt: skip
 
 
