@@ -66,6 +66,16 @@ def test_promtool_agrees():
         assert found.returncode == 0, found.stdout + found.stderr
 
 
+def test_systemd_agrees():
+    binary = shutil.which("systemd-analyze")
+    if binary is None:
+        pytest.skip("no systemd here")
+    words = [binary, "verify", DEPLOY / "systemd/ratekeeper.service"]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    told = [line for line in found.stderr.splitlines() if "ratekeeper" in line and "is not executable" not in line]
+    assert told == []
+
+
 def commands():
     """The words behind ``serve`` in every file that starts the service."""
     for part in KUBERNETES:

@@ -64,6 +64,20 @@ def test_workers_admit_exactly_the_limit_together_and_survive_a_death(tmp_path, 
         assert not Path(f"/dev/shm/ratekeeper.ratekeeper-{service.process.pid}").exists()
 
 
+def test_memory_of_a_service_that_was_killed_is_removed_by_the_next(tmp_path):
+    if "shm" not in SCHEMES:
+        pytest.skip("no shared memory here")
+    with serving(tmp_path, "--workers", 2) as service:
+        ask(service.port, "k", "1/day")
+        for process in [service.process.pid, *service.workers()]:
+            os.kill(process, signal.SIGKILL)
+        left = Path(f"/dev/shm/ratekeeper.ratekeeper-{service.process.pid}")
+        assert left.exists()
+    with serving(tmp_path, "--workers", 2) as service:
+        assert not left.exists()
+        assert [ask(service.port, "k", "1/day") for _ in range(2)] == [200, 429]
+
+
 def test_the_sample_rules_serve_with_workers(tmp_path):
     sample = Path(ratekeeper.__file__).parent / "service" / "sample.toml"
     with serving(tmp_path, sample, "--workers", 2) as service:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Opened = Callable[[dict[str, tuple[str, int]]], object]
 
+OWN = "ratekeeper-"  # and a process: what memory is called that serve made up a name for
+
 
 def start(options: Options, opened: Opened) -> int:
     """Serve until told to end; returns the exit code."""
@@ -62,9 +64,21 @@ def shared(options: Options, folder: Path) -> tuple[Options, str]:
         url = read(options.rules).get("store", "memory://") if options.rules is not None else "memory://"
     segment = ""
     if isinstance(url, str) and url.startswith("memory://"):
-        segment = f"ratekeeper-{os.getpid()}"
+        segment = f"{OWN}{os.getpid()}"
         url = f"shm://{segment}"
+        remove_ended()
     return replace(options, state=state, store=url), segment
+
+
+def remove_ended() -> None:
+    """Remove the memory of services that were killed before they could."""
+    try:
+        from ratekeeper.stores.shared import segments
+    except InvalidInput:  # no shared memory here: opening the store will say so
+        return
+    for found in segments():
+        if found.name.startswith(OWN) and found.name.removeprefix(OWN).isdecimal() and not found.in_use:
+            let_go(found.name)
 
 
 def let_go(segment: str) -> None:
