@@ -227,6 +227,18 @@ def test_a_question_that_is_known_is_answered_as_before(tmp_path):
         assert [ask(asked({"user": "u"})).statuses[0].current_limit.requests_per_unit for _ in range(2)] == [9, 9]
 
 
+def test_a_dead_store_is_stood_in_for(tmp_path):
+    config = tmp_path / "limits.yaml"
+    rate = "{unit: day, requests_per_unit: 8}"
+    config.write_text(f"domain: edge\ndescriptors:\n  - {{key: user, rate_limit: {rate}}}\n")
+    for mode, codes in (("local", [OK] * 4 + [OVER] * 2), ("allow", [OK] * 6)):
+        store = f"redis://127.0.0.1:1/0?on_store_error={mode}"
+        with running(envoy_config=config, grpc=ANY, http=None, store=store) as service, connected(service) as channel:
+            ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
+            assert [ask(asked({"user": "u"})).overall_code for _ in range(6)] == codes
+            assert service.worker.keeper.tally.store_errors == 6
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(

@@ -65,14 +65,17 @@ class Asked:
 
 
 class Known:
-    """A question that was asked before: one descriptor, one enforced limit, on a store that cannot block."""
+    """A question that was asked before: one descriptor, one enforced limit.
 
-    __slots__ = ("cost", "current", "key", "ruled", "table")
+    ``table`` decides it on a store that cannot block; ``check`` is for what stands in for one that is away.
+    """
 
-    def __init__(self, rate: Rate, key: tuple[Any, ...], cost: int, table: Any, ruled: Ruled) -> None:
+    __slots__ = ("check", "current", "key", "ruled", "table")
+
+    def __init__(self, rate: Rate, key: tuple[Any, ...], check: Check, table: Any, ruled: Ruled) -> None:
         self.current = wire.counted(b"\x12", limit_message(rate).SerializeToString())
         self.key = key
-        self.cost = cost
+        self.check = check
         self.table = table
         self.ruled = ruled
 
@@ -92,12 +95,14 @@ class RateLimits:
         doors["grpc"] = doors.get("grpc", 0) + 1
         known = self.known.get(raw)
         if known is not None and not self.keeper.switches.is_killed:
-            decision = known.table.check(known.key, known.cost)
-            known.ruled.count(decision)
-            if decision.allowed:
-                return wire.answered(known.current, decision, decision.reset_after, None)
-            self.keeper.refused(known.key)
-            return wire.answered(known.current, decision, wait_of(decision), decision.retry_after)
+            table = known.table
+            decision = table.check(known.key, known.check.cost) if table else self.keeper.stood_in(known.check)
+            if decision is not None:
+                known.ruled.count(decision)
+                if decision.allowed:
+                    return wire.answered(known.current, decision, decision.reset_after, None)
+                self.keeper.refused(known.key)
+                return wire.answered(known.current, decision, wait_of(decision), decision.retry_after)
         try:
             request = rls_pb2.RateLimitRequest.FromString(raw)
         except DecodeError:
@@ -107,19 +112,23 @@ class RateLimits:
         return found.SerializeToString()
 
     def remember(self, raw: bytes, request: Any) -> None:
-        store, descriptor = self.keeper.policy.store, request.descriptors[0]
-        if self.descriptors is None or store.blocking or len(request.descriptors) != 1 or len(raw) > LONGEST_KNOWN:
+        if self.descriptors is None or len(request.descriptors) != 1 or len(raw) > LONGEST_KNOWN:
             return
+        descriptor = request.descriptors[0]
         found, cost = self.descriptors.find(request.domain, entries_of(descriptor)), hits(request, descriptor)
         if found is None or descriptor.HasField("limit") or not cost:
             return
         rate, key = found
         if rate.limit is None or rate.is_shadow or (rate.name and rate.name in rate.replaces):
             return
+        check = Check(rate.path, encode(key), rate.limit, cost)
+        policy: Any = self.keeper.policy
+        if policy.store.blocking and not policy.async_store.standby.counts(check):
+            return
         if len(self.known) >= MOST_KNOWN:
             self.known.clear()
-        table = store.table_for(rate.path, rate.limit)
-        self.known[raw] = Known(rate, key, cost, table, self.keeper.tally.of(rate.path))
+        table = None if policy.store.blocking else policy.store.table_for(rate.path, rate.limit)
+        self.known[raw] = Known(rate, key, check, table, self.keeper.tally.of(rate.path))
 
     async def should_rate_limit(self, request: Any, context: Any) -> Any:
         try:

@@ -90,9 +90,13 @@ class AsyncRedisStore:
 
     def count_away(self, check: Check) -> Decision | None:
         """The same for one limit that is counted here, with the least work; None: ask in the usual way."""
-        if not self.away() or check.key in self.books.ledger(check.space, check.limit).denials.by_key:
+        if self.settings.is_cluster:
             return None
-        return self.standby.counted(check)
+        home = self.office().home
+        if not home.breaker.is_open or not home.away():
+            return None
+        ledger = self.books.ledger(check.space, check.limit)
+        return None if check.key in ledger.denials.by_key else self.standby.counted(check, ledger)
 
     def stand_in(
         self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None

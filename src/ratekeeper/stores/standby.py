@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.model import Plan
     from ratekeeper.stores.books import Books
+    from ratekeeper.stores.codec import Ledger
 
 SHARE = 0.5  # of each limit, where nothing is said: two instances together then keep it
 MOST_SCALED = 1024
@@ -50,7 +51,7 @@ class Standby:
         if operation == "check" and len(plan) == 1:
             (check,) = plan
             if self.counts(check):
-                return (restated(self.counted(check), f"local: {why}"),)
+                return (restated(self.counted(check, self.books.ledger(check.space, check.limit)), f"local: {why}"),)
         modes = [check.on_store_error or self.mode for check in plan]
         if operation == "check" and "deny" in modes:
             operation = "peek"  # all or nothing: nobody pays for what is refused
@@ -72,13 +73,12 @@ class Standby:
         """Whether ``counted`` may answer: it is one limit, and counted here."""
         return (check.on_store_error or self.mode) == "local" and check.limit.__class__ is Limit
 
-    def counted(self, check: Check) -> Decision:
+    def counted(self, check: Check, ledger: Ledger) -> Decision:
         """The common case, without the detours of the general one: it must cost next to nothing."""
         limit = check.limit
         desk = self.desks.get((check.space, id(limit)))
         if desk is None or desk[0] is not limit:
             desk = self.open_desk(check.space, limit)  # type: ignore[arg-type]
-        ledger = self.books.ledger(check.space, limit)
         name = ledger.names.get(check.key)
         if name is None or self.warm.get(name[0]) != ledger.seen:
             part = Check(check.space + "#0", check.key, desk[1], check.cost)
