@@ -145,9 +145,10 @@ def awaited() -> None:
 
 
 def seconds_started(statement: str, environment: dict[str, str]) -> float:
-    """Of a fresh interpreter that runs the statement."""
+    """Of a fresh interpreter that runs the statement, compiled before as installed packages are."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", statement], check=True, env={**os.environ, **environment})
+    compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **environment}
+    subprocess.run([sys.executable, "-c", statement], check=True, env=compiled)
     return time.perf_counter() - began
 
 

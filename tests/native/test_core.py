@@ -1,8 +1,12 @@
 """The table without Python: random acts and threads, in programs built with sanitizers."""
 
+import subprocess
+import sysconfig
+from pathlib import Path
+
 import pytest
 
-from tests.native.build import compiled, run
+from tests.native.build import HERE, STRICT, compiled, compiler, run
 
 MEMORY = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 THREADS = ["-O1", "-fsanitize=thread"]
@@ -23,3 +27,19 @@ def test_threads_that_hold_the_regions_lock_get_exactly_the_limit(tmp_path):
 def test_a_flood_ten_times_the_table_resets_nobody_at_the_limit(tmp_path):
     done = run(compiled("flood", tmp_path, "-O2"))
     assert (done.stdout, done.returncode) == ("reset: 0\n", 0)
+
+
+SOURCES = sorted((HERE.parents[1] / "src" / "ratekeeper" / "native").glob("*.c"))
+
+
+@pytest.mark.parametrize("stable", [True, False], ids=["stable ABI", "own ABI"])
+def test_the_compiler_warns_of_nothing(stable):
+    """A warning of today is an error of the next compiler, and then the core would silently not be built."""
+    include = Path(sysconfig.get_paths()["include"])
+    if not (include / "Python.h").exists():
+        pytest.skip("no headers of Python here")
+    loose = ["-Wno-unused-parameter", "-Wno-cast-function-type"]  # the ways of Python's own tables
+    flags = ["-std=gnu11", "-O2", *STRICT, *loose, f"-I{include}", "-fsyntax-only"]
+    flags += ["-DPy_LIMITED_API=0x030B0000"] if stable else ["-DRATEKEEPER_LOCKED=1"]
+    done = subprocess.run([compiler(), *flags, *map(str, SOURCES)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

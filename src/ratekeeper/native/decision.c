@@ -59,7 +59,7 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
 /* The decision in Python, made of its evidence when it is first asked for more than whether it was allowed. */
 static PyObject *pure(DecisionObject *self) {
     if (PyTuple_CheckExact(self->other)) {
-        State *state = PyType_GetModuleState(Py_TYPE(self));
+        State *state = state_of((PyObject *)self);
         PyObject *items = PyTuple_Pack(1, self->other); /* tuple.__new__ itself: looking it up costs more than the call */
         PyObject *made = items ? state->tuple_new((PyTypeObject *)state->pure, items, NULL) : NULL;
         Py_XDECREF(items);

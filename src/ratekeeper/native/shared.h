@@ -92,9 +92,9 @@ static inline void recover(const Shape *shape, Region *region) {
 /* 0, or the error of the mutex. */
 static inline int lock_guard(const Shape *shape, Region *region) {
     int error = pthread_mutex_lock(&region->guard->mutex);
-    if (error == EOWNERDEAD) {
+    if (error == OWNER_DIED) {
         recover(shape, region);
-        error = pthread_mutex_consistent(&region->guard->mutex);
+        error = make_consistent(region->guard);
     }
     return error;
 }
