@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ratekeeper import Limit, Limiter
-from ratekeeper.model import Check
+from ratekeeper.model import Check, parse_limits
 from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.cluster import slot_of
 from ratekeeper.stores.codec import Ledger
@@ -142,6 +142,38 @@ def test_slots_that_move_to_and_fro_under_load(cluster):
     assert {decision.reason for _, _, decision in load.answers} == {""}
     with contextlib.closing(Limiter(limit, store=cluster.url, name="load", deadline=10)) as limiter:
         assert LIMIT - limiter.peek(key).remaining == load.admitted(by_store=True) == len(load.answers)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_records_of_one_caller_that_move_one_by_one_are_never_taken_apart(cluster, kind):
+    """Several limits of one key are three records of one slot: while they are on both sides, nobody decides."""
+    limit = parse_limits(
+        [f"{LIMIT} per 50 days", f"{LIMIT} per 49 days sliding_log", "60 per 1 millisecond sliding_log"]
+    )
+    ledger = Ledger("load", limit, b"rk")
+    key = next(key for key in map(str, range(1000)) if cluster.owner(slot_of(ledger.name(key))) is cluster.servers[0])
+    slot = slot_of(ledger.name(key))
+    source, target = cluster.servers[:2]
+    ids = {server: server.client().execute_command("CLUSTER", "MYID").decode() for server in cluster.servers}
+    with Load(kind, limit, cluster.url, workers=4, keys=(key,), deadline=5, on_store_error="deny") as load:
+        load.wait(lambda decision: decision.reason == "")
+        for _ in range(4 if SHORT else 20):
+            target.client().execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+            source.client().execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+            while names := source.client().execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
+                source.client().execute_command("MIGRATE", "127.0.0.1", target.port, names[0], 0, 5000)
+                time.sleep(0.02)
+            for server in (target, source, *cluster.servers):
+                server.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            load.wait(lambda decision: decision.reason == "")
+            source, target = target, source
+    assert load.errors == []
+    assert {decision.reason for _, _, decision in load.answers} == {""}
+    admitted = load.admitted(by_store=True)
+    assert admitted > 100
+    with contextlib.closing(Limiter(limit, store=cluster.url, name="load", deadline=10)) as limiter:
+        parts = limiter.peek(key).parts()
+    assert [LIMIT - part.remaining for part in parts[:2]] == [admitted, admitted]
 
 
 def test_cancelled_plans_across_slots_leave_nothing_behind(redis_cluster):

@@ -1,50 +1,10 @@
--- Twin of concurrency.py: the same names in the same order, no redis.call, whole numbers below 2^53.
---
--- state  an instant in I7 for each lease, oldest first; '' is EMPTY
--- limit  >I8I4  micros, count
+-- Twin of concurrency.py.  Like that it is a sliding log with another refund: it stands behind sliding_log.lua.
 
-local pack, unpack = struct.pack, struct.unpack
-
--- How many were taken no later than `instant`.  Mostly the few oldest: they are looked at before the rest is halved.
-local function bisect_right(state, instant)
-  local low, high = 0, #state / 7
-  while low < 3 and low < high do
-    if unpack('>I7', state, low * 7 + 1) > instant then
-      return low
-    end
-    low = low + 1
-  end
-  while low < high do
-    local middle = (low + high - (low + high) % 2) / 2
-    if unpack('>I7', state, middle * 7 + 1) > instant then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
-
-local function decide(state, now, limit, cost, from, at)
-  local micros, count, after = unpack('>I8I4', limit, at)
-  local size, next_from = #state / 7, from + #state
-  if size > 0 and unpack('>I7', state, #state - 6) > now then -- the clock stepped back: nothing was taken after now
-    local past = bisect_right(state, now)
-    state = string.sub(state, 1, past * 7) .. string.rep(pack('>I7', now), size - past)
-  end
-  local gone = bisect_right(state, now - micros)
-  if size - gone + cost > count then
-    return state, false, next_from, after
-  end
-  local stamp = pack('>I7', now)
-  return string.sub(state, gone * 7 + 1) .. (cost == 1 and stamp or string.rep(stamp, cost)), true, next_from, after
-end
+local refund_log = refund
 
 local function refund(state, now, limit, cost, from, at, taken_at)
-  local past = bisect_right(state, taken_at)
-  local taken_then = past - bisect_right(state, taken_at - 1)
-  local new = string.sub(state, 1, (past - math.min(cost, taken_then)) * 7) .. string.sub(state, past * 7 + 1)
-  return new, from + #state, at + 12
+  local taken_then = bisect_right(state, taken_at) - bisect_right(state, taken_at - 1)
+  return refund_log(state, now, limit, math.min(cost, taken_then), from, at, taken_at)
 end
 
 return decide, refund

@@ -34,7 +34,10 @@ CONSTANT = re.compile(r"^ *local ([A-Z][A-Z_]*) = (.+)\n", re.MULTILINE)
 
 
 def twin(name: str) -> str:
-    return files("ratekeeper.algorithms").joinpath(f"{name}.lua").read_text("utf-8")
+    text = files("ratekeeper.algorithms").joinpath(f"{name}.lua").read_text("utf-8")
+    if name == "concurrency":
+        text = twin("sliding_log").removesuffix("return decide, refund\n") + text
+    return text
 
 
 def rules(*, refunds: bool = True) -> str:
