@@ -1,5 +1,6 @@
 """Threads that speak for one another: each gets its own answer, and nobody leads or waits longer than it should."""
 
+import random
 import signal
 import threading
 
@@ -96,6 +97,36 @@ def test_everybody_gets_its_own_answer_and_nobody_is_left_behind():
     assert not combiner.line
     assert combiner.speaking.acquire(False)
     assert max(sizes, default=1) <= MOST
+
+
+def test_deadlines_that_pass_at_any_moment_leave_nobody_behind():
+    def deliver(requests, since):
+        for request in requests:
+            if not request.future.done():
+                request.future.set_result(request.number)
+
+    combiner = Combiner(deliver, lambda request, since: request.number, "here")
+    told = {"answered": 0, "late": 0, "wrong": 0}
+
+    def run(first):
+        chance = random.Random(first)
+        for number in range(first, first + 300):
+            patient = number % 3 == 0
+            try:
+                right = combiner.ask(Asked(number), 60 if patient else chance.random() / 5000) == number
+            except StoreUnavailable as error:
+                right = not patient and error.charged in (None, False)
+                told["late"] += 1
+            told["answered" if right else "wrong"] += 1
+
+    threads = [threading.Thread(target=run, args=(number * 1000,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told["wrong"] == 0
+    assert not combiner.line
+    assert combiner.speaking.acquire(False)
 
 
 class Held:

@@ -398,3 +398,39 @@ def test_a_demoted_master_is_left_and_found_again():
         limiter.close()
     finally:
         server.close()
+
+
+def reason_of(url):
+    """What threads and loops are told by a limiter that cannot use its store; it must be the same."""
+
+    async def from_a_loop():
+        async with AsyncLimiter("5/minute", store=url, on_store_error="deny") as limiter:
+            return (await limiter.check("k")).reason
+
+    with Limiter("5/minute", store=url, on_store_error="deny") as limiter:
+        reason = limiter.check("k").reason
+    assert asyncio.run(from_a_loop()) == reason
+    return reason
+
+
+def test_a_missing_password_is_named():
+    """The script is longer than what servers take of those who have not named themselves: they hang up on it."""
+    server = Server(requirepass="secret")
+    try:
+        assert reason_of(server.url + "?deadline=10") == "deny: refused EVALSHA: NOAUTH Authentication required."
+        with Limiter("5/minute", store=server.url.replace("://", "://:secret@") + "?deadline=10") as limiter:
+            assert limiter.check("k").reason == ""
+    finally:
+        server.close()
+
+
+def test_a_replica_is_known_when_it_is_connected_to(redis_server):
+    replica = Server(replicaof=f"127.0.0.1 {redis_server.port}")
+    try:
+        expected = "deny: is a replica, and answers READONLY to what writes"
+        assert reason_of(replica.url + "?deadline=10") == expected
+        replica.client().config_set("replica-read-only", "no")
+        with Limiter("5/minute", store=replica.url + "?deadline=10") as limiter:
+            assert limiter.check("k").reason == ""
+    finally:
+        replica.close()

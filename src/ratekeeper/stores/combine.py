@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 TURNS = 8
 LEADS_FOR = 0.1  # of the deadline: a leader that has its answer may have to wait a deadline more for the others'
-LAST_WAIT = 1.0  # seconds for what takes microseconds
 MOST = 64  # requests of one command: well below a millisecond of the server's time
 
 
@@ -37,7 +36,7 @@ class Waiter:
         self.has_left = False
         self.leads = False
         self.gate = gate  # only those who wait for another have one
-        self.next: LockType | None = None  # to be opened once this one's owner is awake
+        self.next: Waiter | None = None  # to be woken once this one's owner is awake
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -53,11 +52,22 @@ class Waiter:
         self.finished = True
 
     def answer(self) -> Any:
-        if self.next is not None:
-            self.next.release()
         if self.error is not None:
             raise self.error
         return self.result
+
+
+def pass_on(waiter: Waiter) -> None:
+    """Wake the next who was answered and still waits.
+
+    Who left says so and then tries its own gate; here it is opened first, and looked at then: one of the two finds out.
+    """
+    following: Any = waiter.next
+    while following is not None:
+        following.gate.release()
+        if not following.has_left or not following.gate.acquire(False):
+            return
+        following = following.next
 
 
 class Combiner:
@@ -110,10 +120,12 @@ class Combiner:
             opened = gate.acquire(True, deadline)
         except BaseException:  # raised by the handler of a signal: others must not wait for this one
             with suppress(StoreUnavailable):
-                if self.give_up(request, waiter):
-                    waiter.answer() if waiter.finished else self.fall_silent()
+                if self.give_up(request, waiter) and not waiter.finished:
+                    self.fall_silent()
             raise
-        if not opened and not self.give_up(request, waiter):
+        if opened:
+            pass_on(waiter)
+        elif not self.give_up(request, waiter):
             raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
         if not waiter.finished:
             waiter.gate = None
@@ -130,7 +142,9 @@ class Combiner:
                     raise StoreUnavailable(self.name, "other threads waited for it until the deadline")
                 waiter.finished = waiter.has_left = True  # on its way: its answer goes nowhere
                 return False
-        waiter.gate.acquire(True, LAST_WAIT)  # type: ignore[union-attr]  # it opens in a moment, and others behind it
+        waiter.has_left = True
+        if waiter.gate.acquire(False):  # type: ignore[union-attr]  # just now: the next is ours to wake
+            pass_on(waiter)
         return True
 
     def leave(self, request: AnyRequest) -> bool:
@@ -165,13 +179,12 @@ class Combiner:
 
         All at once would only queue up for the interpreter, and each would be put to sleep again.
         """
-        following: Any = None
-        for request in reversed(batch):
+        first = last = Waiter()
+        for request in batch:
             waiter: Any = request.future
-            if waiter.gate is not None and not waiter.has_left:
-                waiter.next, following = following, waiter.gate
-        if following is not None:
-            following.release()
+            if waiter.gate is not None:
+                last.next = last = waiter
+        pass_on(first)
 
     def fall_silent(self) -> None:
         """Let the first in line lead; with nobody there, whoever comes next."""
