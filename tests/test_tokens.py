@@ -1,7 +1,9 @@
 """Signed tokens: what is verified counts, nothing else does."""
 
 import base64
+import contextlib
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -11,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from ratekeeper import InvalidRules, Policy, Request
-from ratekeeper.tokens import HURRY_FOR, Tokens
+from ratekeeper.tokens import HURRY_FOR, Tokens, fetch_url
 
 SECRET = "a secret that is long enough for every one of them: " + "x" * 32
 FAR = 4_000_000_000
@@ -224,3 +226,51 @@ def test_a_key_set_that_cannot_be_fetched_is_tried_again_and_believes_nobody(key
     with tokens.fetching:
         pass
     assert len(tries) == 3
+
+
+def test_a_child_fetches_the_keys_that_its_parent_was_fetching_when_it_forked(keys):
+    """A fork copies the lock that says that somebody is at it, and not the thread that is."""
+    started, let_go = threading.Event(), threading.Event()
+    text = jwks(one=keys["ES256"])
+
+    def fetch():
+        started.set()
+        let_go.wait(30)
+        return text
+
+    tokens = Tokens(algorithms=["ES256"], jwks=fetch, fetched=True)
+    assert started.wait(30)
+    child = os.fork()
+    if not child:
+        let_go.set()
+        tokens.refresh()
+        while not tokens.keys:
+            pass
+        os._exit(7)
+    let_go.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_key_set_without_end_is_given_up(monkeypatch):
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b"x" * 10_000)
+
+        def log_message(self, *words): ...
+
+    server = HTTPServer(("127.0.0.1", 0), Endless)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(TimeoutError, match="at most 1,000,000 bytes in 10 seconds"):
+            fetch_url(f"http://127.0.0.1:{server.server_port}/")
+        slow = iter([0.0, 11.0])
+        monkeypatch.setattr("ratekeeper.tokens.time.monotonic", lambda: next(slow))
+        with pytest.raises(TimeoutError):
+            fetch_url(f"http://127.0.0.1:{server.server_port}/")
+    finally:
+        server.shutdown()
+        server.server_close()

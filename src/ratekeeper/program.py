@@ -25,6 +25,7 @@ from ratekeeper.match import Index
 from ratekeeper.model import Check, Decision
 from ratekeeper.plan import BLOCKED, GRACED, REFUSED, Asked, Counter, Selection, asked, cost_of, is_leaky
 from ratekeeper.request import Request, is_preflight
+from ratekeeper.stores.standby import joined
 from ratekeeper.units import SECOND
 from ratekeeper.verdict import NO_NOTES, Notes, PolicyVerdict
 
@@ -277,9 +278,13 @@ def is_closed(decision: Decision) -> bool:
 
 def refused_delay(own: Asked) -> Decision:
     """A refusal, because the turn would come later than the rule lets anybody wait."""
-    decision = own.decision
-    after = (round(decision.delay * SECOND) - own.counter.rule.max_delay) / SECOND
-    return Decision(False, decision.limit, 0, after, decision.reset_after, 0.0)
+    parts = [late(part, own.counter.rule.max_delay) for part in own.decision.parts()]
+    return parts[0] if len(parts) == 1 else joined(parts, "")
+
+
+def late(part: Decision, most: int) -> Decision:
+    after = round(part.delay * SECOND) - most
+    return part if after <= 0 else Decision(False, part.limit, 0, after / SECOND, part.reset_after, 0.0)
 
 
 def sources_of(settings: Settings) -> frozenset[str]:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from hashlib import blake2b
+from os import getpid
 from typing import Any
 
 from ratekeeper.errors import InvalidInput
@@ -26,6 +27,7 @@ MOST_KNOWN = 8192
 REFRESH_FOR = 600.0  # seconds that a fetched JWKS is used
 HURRY_FOR = 30.0  # at most so often it is fetched, whatever key ids tokens name
 LONGEST_TOKEN = 8192
+MOST_BYTES = 1_000_000
 NOTHING: Claims = {}
 SECRETS = ("HS256", "HS384", "HS512")
 PUBLIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -65,6 +67,7 @@ class Tokens:
         self.keys: dict[str | None, Any] = {}
         self.fetched_at = self.tried_at = float("-inf")
         self.fetching = threading.Lock()
+        self.process = getpid()
         self.known: dict[bytes, tuple[float, Claims]] = {}
         self.is_remote = fetched
         if jwks is not None:
@@ -120,6 +123,8 @@ class Tokens:
 
     def refresh(self) -> None:
         """Fetch the JWKS in a thread, unless one is at it or it was tried a moment ago."""
+        if self.process != getpid():  # a fork copies the lock and not the thread that would give it back
+            self.process, self.fetching, self.tried_at = getpid(), threading.Lock(), float("-inf")
         if not self.is_remote or self.clock() - self.tried_at < HURRY_FOR:
             return
         if self.fetching.acquire(blocking=False):
@@ -144,8 +149,14 @@ class Tokens:
 
 
 def fetch_url(url: str, seconds: float = 5.0) -> bytes:
-    """The answer of an https address, at most a megabyte."""
+    """The answer of an https address, at most a megabyte; no part may take so long, nor all of it twice as long."""
     from urllib.request import urlopen
 
+    until = time.monotonic() + 2 * seconds
+    found = b""
     with urlopen(url, timeout=seconds) as answer:
-        return answer.read(1_000_000)
+        while part := answer.read1(65_536):
+            found += part
+            if len(found) > MOST_BYTES or time.monotonic() > until:
+                raise TimeoutError(f"expected a key set of at most {MOST_BYTES:,} bytes in {2 * seconds:g} seconds")
+    return found

@@ -299,6 +299,28 @@ def test_41_no_refusal_crashes_whatever_is_switched_off(body, headers, shown):
     assert seen == {200, 429, 400, 403}
 
 
+@pytest.mark.parametrize(
+    "limit",
+    ["1/minute leaky_bucket", ["1/minute leaky_bucket", "100/hour"], ["100/hour", "3/minute leaky_bucket burst 1"],
+     ["2/minute leaky_bucket", "9/hour leaky_bucket"], ["1/minute", "5/hour sliding_log"], "1 concurrent"],
+)  # fmt: skip
+@pytest.mark.parametrize("more", [{}, {"max_delay": "1 second"}, {"grace": 1}, {"warn_at": 0.1}])
+def test_41_no_kind_of_limit_crashes_when_it_refuses(limit, more):
+    if limit == "1 concurrent" and more:
+        more = {}
+    own = policy({"limit": limit, **more}, {"by": "all", "limit": "1000/second"})
+    for _ in range(12):
+        verdict = own.check(Request(peer=HERE))
+        assert verdict.body or verdict.allowed
+        assert dict(verdict.headers)[b"ratelimit"]
+        assert verdict.allowed or (verdict.status, verdict.rule) == (429, "r0")
+    assert not verdict.allowed
+    assert verdict.retry_after > 0
+    own.clock.advance(verdict.wait)
+    if limit != "1 concurrent":
+        assert own.check(Request(peer=HERE)).allowed  # never early
+
+
 def test_42_a_refused_call_burns_no_other_rule():
     own = policy({"limit": "100/hour"}, {"limit": "5/minute"}, {"by": "all", "limit": "50/minute"})
     assert admitted(own, [Request(peer=HERE)] * 1000) == 5
