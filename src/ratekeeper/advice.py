@@ -75,8 +75,6 @@ def beside(rules: list[Rule]) -> Iterator[tuple[Rule, str]]:
     for rule in rules:
         if rule.mode == "off":
             continue
-        if any(pattern.methods is not None and not pattern.methods for pattern in rule.patterns):
-            yield rule, "can never match: it names no method."
         for other in rules:
             if other is rule or other.mode != "enforce" or other.allow_from is None or other.allow_from.texts:
                 continue

@@ -225,6 +225,8 @@ def test_a_handshake_is_a_request_and_its_refusal_is_a_429_where_the_server_can(
 
 
 def test_messages_are_counted_one_by_one_and_one_too_many_closes():
+    """Attack 36: a socket is no way around a limit."""
+
     app = RateLimitMiddleware(echo, policy=rules({"counts": "messages", "limit": "3/minute"}))
     sent = websocket(app, messages="abcde")
     assert [message.get("text") for message in sent if message["type"] == "websocket.send"] == ["a", "b", "c"]

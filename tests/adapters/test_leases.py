@@ -32,6 +32,8 @@ async def nothing():
 
 
 def test_asgi_holds_a_place_while_the_application_runs():
+    """Attack 37: a place comes back after an error, a cancellation and the end."""
+
     async def main():
         clock = FakeClock(start=1.0)
         policy = Policy.parse(RULES, clock=clock)

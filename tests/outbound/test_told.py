@@ -201,6 +201,8 @@ values = st.text(max_size=30) | st.lists(pieces, max_size=5).map("".join)
 @example([("Date", "Sunday, 29-Feb-99 23:59:60 GMT")], 1e300)
 @example([("Retry-After", "Sunday, 29-Feb-99 23:59:60 GMT")], -1e300)
 def test_nothing_that_is_sent_crashes_or_stalls_a_client(headers, present):
+    """Attack 43: hostile values of Retry-After and all other fields."""
+
     told = read(headers, present)
     for seconds in (told.wait, *[quota.reset_after for quota in told.quotas]):
         assert seconds is None or 0.0 <= seconds <= LONGEST

@@ -1,0 +1,76 @@
+"""Advice on rules that are allowed and probably unwise: each sentence, and what gets none."""
+
+import pytest
+
+from ratekeeper import Policy
+from ratekeeper.advice import advise
+
+
+def advice(*rules, **settings):
+    named = [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]
+    policy = Policy.parse({**settings, "rules": named})
+    return advise(policy.rules, policy.program.identity)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([{"match": "POST /Login", "limit": "5/minute fixed_window"}],
+         "rule 'r0' guards /Login with a fixed window, which lets twice its count pass at the turn of a window. "
+         "Use gcra or sliding_log."),
+        ([{"match": "/api/password", "limit": "5/minute", "on_store_error": "allow"}],
+         "rule 'r0' guards /api/password and admits everybody while the store is down. "
+         "Use on_store_error = 'deny' or 'local'."),
+        ([{"limit": "60/minute burst 1"}],
+         "rule 'r0' has a burst of 1: two requests at once are refused although 60/minute burst 1 allows more. "
+         "Raise the burst."),
+        ([{"limit": "1/minute burst 101"}],
+         "rule 'r0' has a burst of 101, more than 100 periods' worth of 1/minute burst 101. Is that meant?"),
+        ([{"by": "all", "limit": ["5/second", "9/minute"]}],
+         "rule 'r0' counts all callers together and admits only 9/minute: one caller can lock all others out. "
+         "Count by ip too."),
+        ([{"limit": "5/minute", "enforce_percent": 0}],
+         "rule 'r0' is enforced for 0 % of its subjects. Write mode = 'shadow' if that is meant."),
+        ([{"match": "/admin/**", "allow_from": []}, {"match": "GET /admin/users", "limit": "5/minute"}],
+         "rule 'r1' never decides anything: 'r0' refuses everybody before it."),
+        ([{"limit": "5/minute"}, {"limit": ["10/minute", "600/hour"]}],
+         "rule 'r1' never refuses anybody: 'r0' counts the same and is stricter."),
+    ],
+)  # fmt: skip
+def test_each_sentence(rules, expected):
+    assert advice(*rules) == [expected]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [{"match": "POST /login", "limit": "5/minute"}],
+        [{"match": "/pictures", "limit": "5/minute fixed_window", "on_store_error": "allow"}],
+        [{"match": "/login", "limit": "5/minute", "mode": "shadow", "on_store_error": "allow"}],
+        [{"limit": "1/minute burst 1"}],
+        [{"limit": "1/minute burst 100"}],
+        [{"by": "all", "limit": "10/second"}],
+        [{"by": "all", "limit": "9/minute", "mode": "shadow"}],
+        [{"by": "all", "match": "POST /", "limit": "9/minute"}],
+        [{"limit": "5/minute"}, {"limit": "100/hour"}],
+        [{"limit": "5/minute"}, {"limit": "10/minute fixed_window"}],
+        [{"limit": "5/minute"}, {"limit": "10/minute", "match": "/x"}],
+        [{"limit": "5/minute"}, {"limit": "10/minute", "mode": "off"}],
+        [{"limit": "5/minute"}, {"limit": "10/minute", "by": "all", "match": "POST /"}],
+        [{"match": "/admin/**", "allow_from": ["10.0.0.0/8"]}, {"match": "/admin/users", "limit": "5/minute"}],
+        [{"match": "POST /admin/**", "allow_from": []}, {"match": "/admin/users", "limit": "5/minute"}],
+        [{"match": "/admin/**", "host": "a.example", "allow_from": []}, {"match": "/admin/users", "limit": "5/minute"}],
+    ],
+)
+def test_what_gets_none(rules):
+    assert advice(*rules) == []
+
+
+def test_keys_that_anybody_can_make_up():
+    """Attacks 10 and 11: an unlisted API key is believed, so a rule by it alone holds only the honest."""
+    rules = [{"by": "user", "limit": "5/minute"}, {"limit": "60/minute"}]
+    (found,) = advice(*rules, identity={"user": "header:X-Api-Key"})
+    assert found == (
+        "rule 'r0' counts by 'header:X-Api-Key' and believes every one: whoever makes up a new one for each request is "
+        "held by the rules by ip only. List those you gave out in [identity.api_keys]."
+    )
