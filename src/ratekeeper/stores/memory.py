@@ -172,19 +172,28 @@ class MemoryStore:
         self.lock = allocate_lock()
         self.shelves: dict[tuple[str, str], Shelf] = {}
         self.tables: dict[tuple[str, Limit | Several], MemoryTable] = {}
+        self.near: dict[tuple[str, int], MemoryTable] = {}
         self.clock = follow(self) if clock is None else clock
         keep_through_fork(self)
 
     def table(self, space: str, limit: Limit | Several) -> MemoryTable:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
+        near = self.near.get((space, id(limit)))  # to hash a limit takes longer than to look at it
+        if near is not None and near.limit is limit:
+            return near
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
                 shelf = self.shelves.setdefault((space, limit.layout), ({}, []))
                 if len(self.tables) >= MOST_TABLES:  # limits made up at run time: the states stay on their shelves
                     self.tables.clear()
+                    self.near.clear()
                 table = MemoryTable(limit, shelf, self.lock, self.clock, self.max_keys)
                 table = self.tables.setdefault((space, limit), table)
+        if table.limit is limit:  # it lives as long as its table, so that no other takes its number
+            if len(self.near) >= MOST_TABLES:
+                self.near.clear()
+            self.near[space, id(limit)] = table
         return table
 
     table_for = table
@@ -238,7 +247,7 @@ class MemoryStore:
                 keys.clear()
 
     def close(self) -> None:
-        self.tables, self.shelves = {}, {}
+        self.tables, self.near, self.shelves = {}, {}, {}
 
     def change(self, check: Check, alter: Alter) -> Decision:
         """Replace the state of one check by what ``alter`` makes of it, and say how it stands then."""
@@ -259,12 +268,15 @@ class MemoryStore:
             now = self.clock.nanos() // 1000
             after = dict(before)  # a key that stands twice in a plan pays twice
             answers = []
+            fits = True
             for table, check in zip(tables, plan, strict=True):
-                state = after[table, check.key]
+                place = table, check.key
+                state = after[place]
                 new, allowed = check.limit.rule.decide(state, now, check.limit, check.cost)
-                after[table, check.key] = new
+                after[place] = new
+                fits = fits and allowed
                 answers.append((allowed, check, state, new))
-            if all(allowed for allowed, *_ in answers) and not peek:
+            if fits and not peek:
                 if self.swap_all(before, after, now):
                     return tuple(
                         [decided(Decision, (True, asked.limit, new, now, asked.cost)) for _, asked, _, new in answers]
@@ -296,15 +308,14 @@ class MemoryStore:
         with self.lock:
             for place, old in before.items():
                 table, key = place
-                if key in table.states:
-                    if table.states[key] is not old:
-                        return False
-                elif old is table.empty:
-                    fresh.append(place)
-                else:
+                found = table.states.get(key, self)  # itself is no state: nothing is there
+                if found is old:
+                    continue
+                if found is not self or old is not table.empty:
                     return False
+                fresh.append(place)
             for place, new in after.items():
-                if place not in fresh:
+                if not fresh or place not in fresh:
                     place[0].states[place[1]] = new
             for place in fresh:  # last, as a full table may forget one of the others for it
                 place[0].enter(place[1], after[place], now)
