@@ -16,8 +16,8 @@ from ratekeeper import AsyncLimiter
 from ratekeeper.stores.aredis import AsyncRedisStore
 from tests.servers import Server
 
-SECONDS = 0.8
-ROUNDS = 6
+SECONDS = 2.0
+ROUNDS = 4
 TASKS = 64
 DEADLINE = 0.05
 

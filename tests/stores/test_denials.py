@@ -1,11 +1,13 @@
 """Refusals that are remembered: not one admission lost or gained, and hardly a round trip."""
 
+import asyncio
 import random
 
 import pytest
 
-from ratekeeper import Limit, Limiter
+from ratekeeper import AsyncLimiter, Limit, Limiter
 from ratekeeper.model import Check
+from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.denials import LONGEST, MOST
 from ratekeeper.stores.memory import empty_state
 from ratekeeper.stores.redis import RedisStore
@@ -57,7 +59,49 @@ def test_a_remembered_refusal_costs_no_round_trip_and_ends_on_time(redis_server,
     store.close()
 
 
-def test_answers_are_those_of_the_rule_with_and_without_a_round_trip(redis_server, clock):
+def test_an_admission_tells_when_the_next_would_be_refused(redis_server, clock):
+    store = open_store(redis_server, clock)
+    counted = Counted(store)
+    limiter = Limiter("10/second burst 2", store=store)
+    assert [bool(limiter.check("k", cost=2)), bool(limiter.check("k"))] == [True, False]
+    for asked in (3, 4, 5):
+        clock.advance(0.1)
+        assert [bool(limiter.check("k")) for _ in range(5)] == [True] + [False] * 4
+        assert counted.times == asked
+    clock.advance(10)
+    assert [bool(limiter.check("k")) for _ in range(5)] == [True] * 2 + [False] * 3
+    store.close()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_one_asks_for_all_when_a_refusal_is_over(redis_server, clock, cancelled):
+    async def main():
+        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+        limiter = AsyncLimiter("10/second burst 2", store=store)
+        assert await limiter.check("k", cost=2)
+        assert not await limiter.check("k")
+        asked = []
+        link = store.office().home
+        ask = link.ask
+        link.ask = lambda request: asked.append(request) or ask(request)
+        clock.advance(0.1)
+        tasks = [asyncio.ensure_future(limiter.check("k")) for _ in range(20)]
+        await asyncio.sleep(0)
+        if cancelled:
+            tasks[0].cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        if cancelled:  # before it was sent, so that it took nothing: the others ask for themselves
+            assert isinstance(answers.pop(0), asyncio.CancelledError)
+        assert [answer.allowed for answer in answers] == [True] + [False] * (len(answers) - 1)
+        assert {answer.retry_after for answer in answers[1:]} == {0.1}
+        assert len(asked) == (20 if cancelled else 1)
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("by_table", [False, True])
+def test_answers_are_those_of_the_rule_with_and_without_a_round_trip(redis_server, clock, by_table):
     store = open_store(redis_server, clock)
     counted = Counted(store)
     asked = refused = 0
@@ -65,11 +109,15 @@ def test_answers_are_those_of_the_rule_with_and_without_a_round_trip(redis_serve
         chance = random.Random(seed)
         state, key = empty_state(limit), f"walker {seed}"
         micros = min(part.micros for part in getattr(limit, "limits", (limit,)))
+        table = store.table("walk", limit)
         for _ in range(100):
             clock.move_to(clock.micros + chance.choice([0, 0, 1, chance.randrange(micros // 5 + 2)]))
             now, cost = clock.micros, random_cost(chance, limit)
             state, allowed = limit.rule.decide(state, now, limit, cost)
-            (decision,) = store.check((Check("walk", key, limit, cost),))
+            if by_table:
+                decision = table.check(key, cost)
+            else:
+                (decision,) = store.check((Check("walk", key, limit, cost),))
             wait = limit.rule.retry_after(state, now, limit, cost)
             told = 0.0 if allowed else None if wait is None else wait / SECOND
             assert (decision.allowed, decision.retry_after) == (allowed, told)

@@ -383,8 +383,8 @@ class CheckOne:
         denials = ledger.denials
         if not allowed:
             denials.note(self.key, limit, self.cost, state, now, sent)
-        elif denials.by_key:  # a smaller cost passed: what is known of a greater one is out of date
-            denials.forget(self.key)
+        elif self.key in denials.by_key:
+            denials.admitted(self.key, limit, self.cost, state, now, sent)
         return (decided(Decision, (allowed == 1, limit, state, now, self.cost)),)
 
 

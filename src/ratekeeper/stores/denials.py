@@ -2,8 +2,8 @@
 
 A refusal holds until the earliest moment at which the store could admit the same cost or more: others can only take,
 and what they take makes the wait longer.  The time runs from the moment of asking, so it can end early, never late.
-What gives back ends it: a refund, a reset or another limit through this store at once; one through another node is
-seen after ``LONGEST`` at most.
+What an admission leaves tells as much about the next one.  What gives back ends it: a refund, a reset or another limit
+through this store at once; one through another node is seen after ``LONGEST`` at most.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from ratekeeper.stores.logs import is_partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
     from ratekeeper.model import Limit, Several, State
 
 LONGEST = 1_000_000_000  # nanoseconds: the bound for what other nodes give back, and for a server whose clock is set
 SHORTEST = 200_000  # nanoseconds: not worth remembering
+LONG = 10_000_000  # nanoseconds: longer than an answer takes, so that nothing is missed by waiting for one
+MOMENT = 50_000_000
 MOST = 10_000
 
 
 class Denial:
     """One refusal: asked at ``sent`` and known until ``until``, our nanoseconds; the store's are ``ahead`` of them."""
 
-    __slots__ = ("ahead", "cost", "is_partial", "limit", "sent", "state", "until")
+    __slots__ = ("ahead", "asking", "cost", "is_partial", "limit", "sent", "state", "until")
 
     def __init__(self, limit: Limit | Several, cost: int, state: State, now: int, sent: int, until: int) -> None:
         self.limit = limit
@@ -33,11 +37,20 @@ class Denial:
         self.sent = sent
         self.until = until
         self.is_partial = is_partial(state)
+        # On which loop one asks whether it is over, and who waits for the answer.
+        self.asking: tuple[AbstractEventLoop, list[Future[None]]] | None = None
 
     def holds(self, limit: Limit | Several, cost: int, nanos: int) -> bool:
         if not self.sent <= nanos < self.until or limit is not self.limit:
             return False
         return cost == self.cost or (cost > self.cost and not self.is_partial)
+
+    def is_just_over(self, limit: Limit | Several, cost: int, nanos: int) -> bool:
+        """Whether most who ask now will be refused again: it was long, and has ended within as much again."""
+        lasted = self.until - self.sent
+        if lasted < LONG or limit is not self.limit or cost < self.cost:
+            return False
+        return self.until <= nanos < self.until + min(lasted, MOMENT)
 
     def decision(self, cost: int, nanos: int) -> Decision:
         return decided(Decision, (False, self.limit, self.state, (nanos + self.ahead) // 1000, cost))
@@ -62,6 +75,12 @@ class Denials:
         if len(self.by_key) >= MOST:
             self.by_key.clear()  # a flood of refused keys: each costs one more round trip
         self.by_key[key] = Denial(limit, cost, state, now, sent, sent + lasts)
+
+    def admitted(self, key: str | bytes, limit: Limit | Several, cost: int, state: State, now: int, sent: int) -> None:
+        """Take note of an admission of a key that was refused: most often the next one would be again."""
+        self.forget(key)
+        if not is_partial(state):
+            self.note(key, limit, cost, state, now, sent)
 
     def forget(self, key: str | bytes) -> None:
         self.by_key.pop(key, None)

@@ -14,7 +14,7 @@ from ratekeeper.stores.codec import CheckOne
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future
 
     from ratekeeper.keys import Key
     from ratekeeper.model import Limit, Several
@@ -63,11 +63,7 @@ class RedisTable:
         if denial is None:
             return None
         nanos = self.nanos()
-        if denial.holds(self.limit, cost, nanos):
-            return denial.decision(cost, nanos)
-        if nanos >= denial.until:
-            self.denied.pop(key, None)
-        return None
+        return denial.decision(cost, nanos) if denial.holds(self.limit, cost, nanos) else None
 
     def stand_in(self, key: str | bytes, cost: int, error: StoreUnavailable) -> Decision:
         check = Check(self.space, key, self.limit, cost, self.on_store_error)
@@ -97,9 +93,33 @@ class AsyncRedisTable(RedisTable):
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
+        denial = self.denied.get(key)
+        if denial is None:
+            return await self.ask(key, cost)
+        nanos = self.nanos()
+        if denial.holds(self.limit, cost, nanos):
+            return denial.decision(cost, nanos)
+        if not denial.is_just_over(self.limit, cost, nanos):
+            return await self.ask(key, cost)
+        # One asks whether it is over; the others that come in the same moment learn from its answer, or ask then.
+        loop = get_running_loop()
+        if denial.asking is None:
+            denial.asking = loop, []
+            try:
+                return await self.ask(key, cost)
+            finally:
+                for each in denial.asking[1]:
+                    if not each.done():
+                        each.set_result(None)
+                denial.asking = None
+        if denial.asking[0] is loop:
+            answered: Future[None] = loop.create_future()
+            denial.asking[1].append(answered)
+            await answered
         known = self.known(key, cost)
-        if known is not None:
-            return known
+        return known if known is not None else await self.ask(key, cost)
+
+    async def ask(self, key: str | bytes, cost: int) -> Decision:
         try:
             if self.is_plain:
                 link = self.link
