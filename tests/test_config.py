@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from ratekeeper import InvalidRules, Policy, Request, headers
 from ratekeeper import schema as schemas
@@ -220,6 +221,31 @@ def test_what_is_probably_not_meant_is_told():
 
 def test_the_shipped_schema_is_the_one_that_checks():
     assert json.loads((SOURCE / "rules.schema.json").read_text("utf-8")) == schemas.published()
+
+
+RULES_FILES = ["examples/rules.toml", "examples/lab/rules.toml", "deploy/compose/rules.toml"]
+
+
+@pytest.mark.parametrize("name", [*RULES_FILES, "src/ratekeeper/service/sample.toml", None])
+def test_an_independent_validator_takes_every_file_that_we_take(name):
+    schema = json.loads((SOURCE / "rules.schema.json").read_text("utf-8"))
+    Draft202012Validator.check_schema(schema)
+    text = EVERYTHING if name is None else (SOURCE.parent.parent / name).read_text("utf-8")
+    rules = tomllib.loads(text)
+    parse(rules)
+    assert list(Draft202012Validator(schema).iter_errors(rules)) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rulez": []}, {"rules": [{"name": "a", "limt": "1/s"}]}, {"rules": [{"name": "a", "mode": "maybe"}]},
+     {"rules": [{"name": "a", "limit": 5}]}, {"rules": {"name": "a"}}],
+)  # fmt: skip
+def test_an_independent_validator_refuses_what_we_refuse(wrong):
+    schema = json.loads((SOURCE / "rules.schema.json").read_text("utf-8"))
+    assert list(Draft202012Validator(schema).iter_errors(wrong))
+    with pytest.raises(InvalidRules):
+        parse(wrong)
 
 
 def test_every_key_is_described_and_every_dialect_is_real():

@@ -89,6 +89,7 @@ class Shop:
             made = paced_interceptors(**words)
             async with grpc.aio.insecure_channel(target, interceptors=made) as channel:
                 yield channel, made[0]
+            await made[0].close()
 
 
 def later(seconds):
@@ -337,3 +338,25 @@ def test_the_fields_of_our_own_servers_are_read_where_nothing_else_is():
     assert (told.retry_after, told.quotas[0].remaining) == (3.0, 0)
     info = read_grpc([("retry-after", "3"), ("grpc-status-details-bin", status_of(8, "", 1_500_000))])
     assert info.retry_after == 1.5
+
+
+def test_a_fleet_shares_its_pace_and_its_holds_through_redis(redis_server):
+    """One of two clients is told to wait: the other waits too."""
+
+    async def main():
+        shop = Shop()
+        words = {
+            "store": f"{redis_server.url}/11?deadline=5",
+            "name": f"fleet {id(shop)}",
+            "retry": Retry(max_retries=0),
+        }
+        async with shop.loop(**words) as (one, _), shop.loop(**words, max_wait=1) as (other, _):
+            shop.script = [later(30)]
+            with pytest.raises(grpc.RpcError, match="scripted"):
+                await one.unary_unary("/shop.Orders/One")(b"x")
+            with pytest.raises(PacingTimeout) as caught:
+                await other.unary_unary("/shop.Orders/One")(b"x")
+            assert 25 < caught.value.retry_after <= 30
+            assert len(shop.times) == 1
+
+    asyncio.run(main())

@@ -237,6 +237,13 @@ class AsyncCalls:
         status, told = self.line.judge(await call.code(), await call.trailing_metadata())
         await self.run(listen(self.line.traffic, errand, status, told), None)
 
+    async def close(self) -> None:
+        """Let go of the store, if these interceptors opened it: of any one of them, for all."""
+        if self.line.office.owned is not None:
+            closing = self.line.office.owned.close()
+            if closing is not None:
+                await closing
+
 
 def of_aio(details: Any, until: float | None) -> grpc.aio.ClientCallDetails:
     left: Any = remaining(details, until)
