@@ -94,10 +94,7 @@ class PacedMiddleware:
 
     async def close(self) -> None:
         """Let go of the store, if this middleware opened it."""
-        if self.office.owned is not None:
-            closing = self.office.owned.close()
-            if closing is not None:
-                await closing
+        await self.office.aclose()
 
 
 def is_replayable(body: Any) -> bool:

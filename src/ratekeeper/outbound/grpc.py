@@ -191,8 +191,7 @@ class PacedInterceptor(
 
     def close(self) -> None:
         """Let go of the store, if this interceptor opened it."""
-        if self.line.office.owned is not None:
-            self.line.office.owned.close()
+        self.line.office.close()
 
 
 class AsyncCalls:
@@ -239,10 +238,7 @@ class AsyncCalls:
 
     async def close(self) -> None:
         """Let go of the store, if these interceptors opened it: of any one of them, for all."""
-        if self.line.office.owned is not None:
-            closing = self.line.office.owned.close()
-            if closing is not None:
-                await closing
+        await self.line.office.aclose()
 
 
 def of_aio(details: Any, until: float | None) -> grpc.aio.ClientCallDetails:

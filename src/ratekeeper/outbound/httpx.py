@@ -77,8 +77,7 @@ class PacedTransport(httpx.BaseTransport):
 
     def close(self) -> None:
         self.inner.close()
-        if self.office.owned is not None:
-            self.office.owned.close()
+        self.office.close()
 
     def __enter__(self) -> PacedTransport:
         self.inner.__enter__()
@@ -129,10 +128,7 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self.inner.aclose()
-        if self.office.owned is not None:
-            closing = self.office.owned.close()
-            if closing is not None:
-                await closing
+        await self.office.aclose()
 
     async def __aenter__(self) -> AsyncPacedTransport:
         await self.inner.__aenter__()

@@ -103,8 +103,7 @@ class PacedAdapter(BaseAdapter):
 
     def close(self) -> None:
         self.inner.close()
-        if self.office.owned is not None:
-            self.office.owned.close()
+        self.office.close()
 
 
 def never_connected(error: Exception) -> bool:

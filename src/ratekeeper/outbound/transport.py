@@ -76,3 +76,14 @@ class Office:
             max_wait=patience_of(options["max_wait"]) if "max_wait" in options else self.patience,
             priority=options.get("priority", 0),
         )
+
+    def close(self) -> None:
+        """Let go of the store, if it was opened here."""
+        if self.owned is not None:
+            self.owned.close()
+
+    async def aclose(self) -> None:
+        """``close`` for an event loop."""
+        closing = self.owned.close() if self.owned is not None else None
+        if closing is not None:
+            await closing
