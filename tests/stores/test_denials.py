@@ -6,9 +6,10 @@ import random
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter
-from ratekeeper.model import Check
+from ratekeeper.model import Check, Decision, decided
+from ratekeeper.native import core
 from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.denials import LONGEST, MOST
+from ratekeeper.stores.denials import LONGEST, MOST, decided_at
 from ratekeeper.stores.memory import empty_state
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
@@ -125,6 +126,25 @@ def test_answers_are_those_of_the_rule_with_and_without_a_round_trip(redis_serve
             asked, refused = asked + 1, refused + (not allowed)
     assert counted.times < asked - refused / 4
     store.close()
+
+
+def test_a_refusal_told_later_is_the_rules_own():
+    chance = random.Random(3)
+    for limit in walk_limits():
+        for _ in range(50):
+            sent, now = chance.randrange(2**55), chance.randrange(1, 2**50)
+            state, cost, passed = empty_state(limit), chance.randrange(1, 9), chance.randrange(10**9)
+            told = decided_at((False, limit, state, now, cost), sent + passed, now * 1000 - sent)
+            expected = decided(Decision, (False, limit, state, now + passed // 1000, cost))
+            assert (told, told.at) == (expected, expected.at)
+
+
+@pytest.mark.skipif(core is None, reason="only C has numbers that end")
+def test_an_instant_out_of_all_bounds_is_an_error():
+    evidence = (False, Limit.parse("1/minute"), 0, 0, 1)
+    for nanos, ahead in ((2**63 - 1, 1), (1, -2), (2**64, 0), (0, -(2**64))):
+        with pytest.raises(OverflowError):
+            decided_at(evidence, nanos, ahead)
 
 
 def test_a_smaller_cost_is_asked_and_may_pass(redis_server, clock):

@@ -88,6 +88,7 @@ static PyObject *prepare(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL, "The way of stores in Python to make a Decision."},
+    {"decided_at", (PyCFunction)(void (*)(void))decided_at, METH_FASTCALL, "The same at another instant."},
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},

@@ -106,6 +106,7 @@ static inline u64 machine_clock(void) {
 /* Answers. */
 PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *decided_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
 void free_spares(State *state);
 
 static inline DecisionObject *new_decision(State *state, TermsObject *terms) {

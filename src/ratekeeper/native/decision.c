@@ -33,6 +33,20 @@ PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool
 
 static PyObject *pure(DecisionObject *self);
 
+static PyObject *from_evidence(State *state, PyObject *evidence, int allowed) {
+    DecisionObject *self = allowed < 0 ? NULL : new_decision(state, NULL);
+    if (!self)
+        return NULL;
+    self->kind = PURE;
+    self->evidence.allowed = allowed;
+    self->other = Py_NewRef(evidence);
+#ifdef Py_GIL_DISABLED
+    if (!pure(self)) /* at once: two threads must not make it at the same time */
+        Py_CLEAR(self);
+#endif
+    return (PyObject *)self;
+}
+
 /* decided(cls, evidence): how a store written in Python makes a decision. */
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     State *state = PyModule_GetState(module);
@@ -40,20 +54,34 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
         PyErr_SetString(PyExc_TypeError, "decided: expected Decision and (allowed, limit, state, now, cost)");
         return NULL;
     }
-    int allowed = PyObject_IsTrue(PyTuple_GetItem(args[1], 0));
-    if (allowed < 0)
+    return from_evidence(state, args[1], PyObject_IsTrue(PyTuple_GetItem(args[1], 0)));
+}
+
+/* decided_at(evidence, nanos, ahead): the decision of that evidence, but for the microsecond (nanos + ahead) / 1000. */
+PyObject *decided_at(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    State *state = PyModule_GetState(module);
+    if (count != 3 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != 5 || !state->pure) {
+        PyErr_SetString(PyExc_TypeError, "decided_at: expected (allowed, limit, state, now, cost), nanos and ahead");
         return NULL;
-    DecisionObject *self = new_decision(state, NULL);
-    if (!self)
+    }
+    long long nanos = PyLong_AsLongLong(args[1]);
+    long long ahead = nanos == -1 && PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[2]);
+    long long sum = 0;
+    if (!PyErr_Occurred() && (__builtin_add_overflow(nanos, ahead, &sum) || sum < 0))
+        PyErr_SetString(PyExc_OverflowError, "decided_at: expected an instant after 1970");
+    if (PyErr_Occurred())
         return NULL;
-    self->kind = PURE;
-    self->evidence.allowed = allowed;
-    self->other = Py_NewRef(args[1]);
-#ifdef Py_GIL_DISABLED
-    if (!pure(self)) /* at once: two threads must not make it at the same time */
-        Py_CLEAR(self);
-#endif
-    return (PyObject *)self;
+    PyObject *evidence = PyTuple_New(5);
+    for (Py_ssize_t index = 0; evidence && index < 5; index++) {
+        PyObject *item = index == 3 ? PyLong_FromLongLong(sum / 1000) : Py_NewRef(PyTuple_GetItem(args[0], index));
+        if (!item || PyTuple_SetItem(evidence, index, item) < 0)
+            Py_CLEAR(evidence);
+    }
+    if (!evidence)
+        return NULL;
+    PyObject *self = from_evidence(state, evidence, PyObject_IsTrue(PyTuple_GetItem(evidence, 0)));
+    Py_DECREF(evidence);
+    return self;
 }
 
 /* The decision in Python, made of its evidence when it is first asked for more than whether it was allowed. */

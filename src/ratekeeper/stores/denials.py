@@ -9,11 +9,13 @@ through this store at once; one through another node is seen after ``LONGEST`` a
 from __future__ import annotations
 
 from ratekeeper.model import Decision, decided
+from ratekeeper.native import core
 from ratekeeper.stores.logs import is_partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
+    from typing import Any
 
     from ratekeeper.model import Limit, Several, State
 
@@ -24,15 +26,25 @@ MOMENT = 50_000_000
 MOST = 10_000
 
 
+def decided_at(evidence: tuple[Any, ...], nanos: int, ahead: int) -> Decision:
+    """The decision of that evidence, but for its instant: that of a clock which is ``ahead`` of ``nanos``."""
+    allowed, limit, state, _, cost = evidence
+    return decided(Decision, (allowed, limit, state, (nanos + ahead) // 1000, cost))
+
+
+if core is not None:
+    decided_at = core.decided_at
+
+
 class Denial:
     """One refusal: asked at ``sent`` and known until ``until``, our nanoseconds; the store's are ``ahead`` of them."""
 
-    __slots__ = ("ahead", "asking", "cost", "is_partial", "limit", "sent", "state", "until")
+    __slots__ = ("ahead", "asking", "cost", "evidence", "is_partial", "limit", "sent", "until")
 
     def __init__(self, limit: Limit | Several, cost: int, state: State, now: int, sent: int, until: int) -> None:
         self.limit = limit
         self.cost = cost
-        self.state = state
+        self.evidence = (False, limit, state, now, cost)
         self.ahead = now * 1000 - sent
         self.sent = sent
         self.until = until
@@ -53,7 +65,8 @@ class Denial:
         return self.until <= nanos < self.until + min(lasted, MOMENT)
 
     def decision(self, cost: int, nanos: int) -> Decision:
-        return decided(Decision, (False, self.limit, self.state, (nanos + self.ahead) // 1000, cost))
+        evidence = self.evidence if cost == self.cost else (*self.evidence[:4], cost)
+        return decided_at(evidence, nanos, self.ahead)
 
 
 class Denials:

@@ -9,15 +9,16 @@ from asyncio import get_running_loop
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
-from ratekeeper.model import UNLIMITED, Check, Decision, decided, whole_cost
+from ratekeeper.model import UNLIMITED, Check, whole_cost
 from ratekeeper.stores.codec import CheckOne
+from ratekeeper.stores.denials import decided_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
     from ratekeeper.keys import Key
-    from ratekeeper.model import Limit, Several
+    from ratekeeper.model import Decision, Limit, Several
     from ratekeeper.stores.aio import AsyncLink
     from ratekeeper.stores.aredis import AsyncRedisStore
     from ratekeeper.stores.redis import RedisStore
@@ -42,7 +43,7 @@ class RedisTable:
             if denial is not None and cost is denial.cost:  # the same small number, so nothing else need be looked at
                 nanos = self.nanos()
                 if denial.sent <= nanos < denial.until and denial.limit is self.limit:
-                    return decided(Decision, (False, self.limit, denial.state, (nanos + denial.ahead) // 1000, cost))
+                    return decided_at(denial.evidence, nanos, denial.ahead)
         if key.__class__ is not str or not 0 < len(key) <= LONGEST:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
@@ -88,7 +89,7 @@ class AsyncRedisTable(RedisTable):
             if denial is not None and cost is denial.cost:
                 nanos = self.nanos()
                 if denial.sent <= nanos < denial.until and denial.limit is self.limit:
-                    return decided(Decision, (False, self.limit, denial.state, (nanos + denial.ahead) // 1000, cost))
+                    return decided_at(denial.evidence, nanos, denial.ahead)
         if key.__class__ is not str or not 0 < len(key) <= LONGEST:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
