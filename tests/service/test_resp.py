@@ -79,6 +79,19 @@ def test_throttle_answers_as_redis_cell_does_at_every_instant():
     asyncio.run(run())
 
 
+def test_a_key_may_be_any_bytes(client):
+    key = b"\xff\x00%d" % client.connection_pool.connection_kwargs["protocol"]
+    assert [client.execute_command("CL.THROTTLE", key, 3, 4, 3600)[2] for _ in range(3)] == [3, 2, 1]
+
+
+def test_a_dead_store_is_stood_in_for():
+    with running(resp=ANY, store="redis://127.0.0.1:1/0") as service:
+        with redis.Redis(port=service.addresses["resp"][1], socket_timeout=10) as client:
+            answers = [client.execute_command("CL.THROTTLE", "k", 7, 8, 86400) for _ in range(6)]
+        assert [answer[:3] for answer in answers] == [[0, 4, 3], [0, 4, 2], [0, 4, 1], [0, 4, 0], [1, 4, 0], [1, 4, 0]]
+        assert service.worker.keeper.tally.store_errors == 6
+
+
 def test_quantity_0_only_looks_and_more_than_the_burst_never_passes(client):
     assert client.execute_command("CL.THROTTLE", "looked", 4, 5, 3600, 0)[:3] == [0, 5, 5]
     assert client.execute_command("CL.THROTTLE", "looked", 4, 5, 3600, 6)[:4] == [1, 5, 5, -1]

@@ -114,7 +114,7 @@ class Api:
 
     def one_elsewhere(self, operation: str, call: Call, found: dict[str, Any], named: Named | None = None) -> Answer:
         check = self.check_of(found)
-        if named is not None and self.keeper.policy.async_store.standby.counts(check):  # type: ignore[attr-defined]
+        if named is not None and self.keeper.may_stand_in(check):
             self.keeper.remember(call.body, (named, check, check.cost))
 
         def tell(decisions: Any) -> bytes:

@@ -122,12 +122,12 @@ class RateLimits:
         if rate.limit is None or rate.is_shadow or (rate.name and rate.name in rate.replaces):
             return
         check = Check(rate.path, encode(key), rate.limit, cost)
-        policy: Any = self.keeper.policy
-        if policy.store.blocking and not policy.async_store.standby.counts(check):
+        store = self.keeper.policy.store
+        if store.blocking and not self.keeper.may_stand_in(check):
             return
         if len(self.known) >= MOST_KNOWN:
             self.known.clear()
-        table = None if policy.store.blocking else policy.store.table_for(rate.path, rate.limit)
+        table = None if store.blocking else store.table_for(rate.path, rate.limit)
         self.known[raw] = Known(rate, key, check, table, self.keeper.tally.of(rate.path))
 
     async def should_rate_limit(self, request: Any, context: Any) -> Any:

@@ -180,6 +180,11 @@ class Keeper:
                 return self.judged(found)
         return self.ask_elsewhere(operation, plan, *more)
 
+    def may_stand_in(self, check: Check) -> bool:
+        """Whether ``stood_in`` may answer: it is elsewhere, one limit, and counted here while the store is away."""
+        store: Any = self.policy.async_store
+        return self.policy.store.blocking and store.standby.counts(check)
+
     def stood_in(self, check: Check) -> Decision | None:
         """The answer to a check that may be counted here, while the store is known to be away."""
         store: Any = self.policy.async_store

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hiredis import HiredisError, Reader
 
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, shown
+from ratekeeper.keys import encode
 from ratekeeper.model import Check, Limit, whole_cost
 from ratekeeper.service.door import Door, Guest, log
 from ratekeeper.units import SECOND
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ratekeeper.service.options import Bounds
 
     Words = list[bytes]
-    Terms = tuple[Any, int]  # the table of a limit, where there is one, and what a call takes
+    Terms = tuple[Any, Any, int]  # the table of a limit, or the limit itself if it is elsewhere; what a call takes
 
 SPACE = "CL.THROTTLE"
 MOST_TOLD = 64  # who was refused most in a second
@@ -67,6 +68,7 @@ class RespGuest(Guest):
             return
         door = self.door
         throttle, put, terms_of, refused = door.throttle, self.put, door.terms, door.refused
+        stood_in = door.keeper.stood_in
         done = False
         try:
             reader.feed(part)
@@ -79,11 +81,17 @@ class RespGuest(Guest):
                     self.refuse("expected a command")
                     return
                 try:
-                    # The hot path: a known limit on a store that cannot block.
+                    # The hot path: a known limit, on a store that cannot block or is known to be away.
                     if self.is_known and (words[0] == b"CL.THROTTLE" or words[0] == b"cl.throttle"):
                         terms = terms_of.get((*words[2:],))
-                        if terms is not None and terms[0] is not None:
-                            decision = terms[0].check(words[1].decode(), terms[1])
+                        decision = None
+                        if terms is not None:
+                            table, limit, quantity = terms
+                            if table is not None:
+                                decision = table.check(text_of(words[1]), quantity)
+                            elif limit is not None:
+                                decision = stood_in(Check(SPACE, encode(text_of(words[1])), limit, quantity))
+                        if decision is not None:
                             put(throttled(decision))
                             if decision.allowed:
                                 door.allowed += 1
@@ -285,9 +293,9 @@ class RespDoor(Door):
             named = keeper.keep(place, SPACE, Limit(count, period, burst=burst + 1))
         key = text_of(words[1])
         self.calls += 1
+        check = Check(SPACE, encode(key), named.limit, quantity or 1)
         if quantity and not keeper.switches.is_killed and len(self.terms) < self.bounds.names:
-            self.terms[(*words[2:],)] = named.table, quantity
-        check = Check(SPACE, encoded(key), named.limit, quantity or 1)
+            self.terms[(*words[2:],)] = named.table, named.limit if keeper.may_stand_in(check) else None, quantity
         return self.then("check", check, throttled) if quantity else self.then("peek", check, looked)
 
     def check(self, words: Words) -> bytes | Awaitable[bytes]:
@@ -311,7 +319,7 @@ class RespDoor(Door):
                     f"RK.CHECK: expected COST n, NAME name or PEEK, got {shown(option.decode('latin-1'))}."
                 )
         named = self.keeper.name(None, words[2].decode(), name)
-        check = Check(named.name, encoded(text_of(words[1])), named.limit, whole_cost(cost))
+        check = Check(named.name, encode(text_of(words[1])), named.limit, whole_cost(cost))
         self.calls += 1
         return self.then(operation, check, exact)
 
@@ -374,12 +382,6 @@ def text_of(word: bytes) -> str | bytes:
         return word.decode()
     except UnicodeDecodeError:
         return word
-
-
-def encoded(key: str | bytes) -> str | bytes:
-    from ratekeeper.keys import encode
-
-    return encode(key)
 
 
 def failure(error: Exception) -> bytes:
