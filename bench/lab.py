@@ -24,8 +24,16 @@ from ratekeeper.lab.clock import VirtualClock
 
 ROUNDS = 5
 LIMIT = "100/minute"
-RULES = os.path.join(os.path.dirname(__file__), "..", "examples", "lab", "rules.toml")
-ONE_RULE = {"rules": [{"name": "per-client", "by": "ip", "limit": "60/minute burst 20"}]}
+PER_CLIENT = {"name": "per-client", "by": "ip", "limit": "60/minute burst 20"}
+ONE_RULE = {"rules": [PER_CLIENT]}
+# As in examples/lab, with counts that fit this log: what is refused is told one by one, and costs more.
+THREE_RULES = {
+    "rules": [
+        PER_CLIENT,
+        {"name": "shop", "match": "GET /shop/**", "by": "ip", "limit": "3000/hour fixed_window"},
+        {"name": "whole-site", "by": "all", "limit": "100/second"},
+    ]
+}
 AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"
 
 
@@ -102,12 +110,12 @@ def replaying(paths: dict[str, str]) -> None:
         found = best({
             "split": lambda path=path: split_lines(path),  # type: ignore[misc]
             "one rule": lambda path=path: lab.replay(path, ONE_RULE),  # type: ignore[misc]
-            "sample rules": lambda path=path: lab.replay(path, RULES),  # type: ignore[misc]
+            "three rules": lambda path=path: lab.replay(path, THREE_RULES),  # type: ignore[misc]
         })  # fmt: skip
-        each = [f"{found[name] / lines * 1e9:.0f}" for name in ("split", "one rule", "sample rules")]
-        ratios = [f"{found[name] / found['split']:.2f}" for name in ("one rule", "sample rules")]
+        each = [f"{found[name] / lines * 1e9:.0f}" for name in ("split", "one rule", "three rules")]
+        ratios = [f"{found[name] / found['split']:.2f}" for name in ("one rule", "three rules")]
         rows.append([title, f"{lines:,}", *each, *ratios])
-    head = ["log", "lines", "read and split, ns", "one rule, ns", "sample rules, ns", "ratio, one", "ratio, sample"]
+    head = ["log", "lines", "read and split, ns", "one rule, ns", "three rules, ns", "ratio, one", "ratio, three"]
     table("replay", head, rows)
 
 

@@ -3,12 +3,13 @@
 from fractions import Fraction
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import sliding_log
-from ratekeeper.lab import measure
+from ratekeeper.lab import measure, vectors
 
 calls = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=60).map(
     lambda found: sorted(found, key=lambda call: call[0])
@@ -52,6 +53,17 @@ def test_the_judge_says_what_sliding_logs_with_the_same_past_say(found, limits, 
     ]
     shut_out = measure.longest_shut_out(times, who, allowed, 100)
     assert judged == (wrongly[True, False], wrongly[False, True], most, shut_out)
+    if not weighty:
+        np = pytest.importorskip("numpy")
+        for limit, worst in zip(limits, most, strict=True):
+            alone = measure.judge(given, bytearray(allowed), 3, shared, [limit], 100)
+            assert vectors.judge(np, given, bytearray(allowed), 3, shared, limit, 100) == alone
+            if not shared:
+                assert vectors.worst_of_keys(np, times, who, bytearray(allowed), 3, limit[1]) == worst
+        got, lost = vectors.counts_of(np, who, bytearray(allowed), 3)
+        assert (sum(got), sum(lost)) == (sum(allowed), len(allowed) - sum(allowed))
+        assert got == [sum(client == number and flag for client, flag in zip(who, allowed, strict=True))
+                       for number in range(3)]  # fmt: skip
 
 
 @given(calls, st.integers(1, 20), st.booleans())

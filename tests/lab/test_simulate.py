@@ -1,12 +1,15 @@
 """simulate: the same decisions as production, figures that are true, shapes that are what they say."""
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
 from ratekeeper import InvalidInput, Limiter, lab
 from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.lab import vectors
 from ratekeeper.lab.clock import VirtualClock
 from ratekeeper.lab.plots import lanes_as_text
 from ratekeeper.lab.simulate import lanes_of
@@ -236,3 +239,16 @@ def test_the_table_is_no_wider_than_the_terminal(width):
     heads = [line for line in lines if line.startswith("limit")]
     assert len(heads) == (1 if width == 140 else 2)
     assert "fairness" in heads[-1]
+
+
+@pytest.mark.parametrize("shape", ["on_off", "herd", "retry_storm", "abuser"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_vectors_give_the_same_figures(shape, shared, monkeypatch):
+    pytest.importorskip("numpy")
+    traffic = lab.traffic(shape, "50/second burst 20", clients=8, seconds=30, seed=2)
+    quick, slow = [], []
+    for found, few in ((quick, 0), (slow, 1 << 60)):
+        monkeypatch.setattr(vectors, "FEW", few)
+        found += lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes
+    assert quick == slow
+    json.dumps([asdict(lane) for lane in quick])  # nothing of numpy is left in them

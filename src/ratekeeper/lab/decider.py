@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from ipaddress import IPv6Address
+from itertools import repeat
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.address import parse_address
@@ -168,13 +170,16 @@ class Decider:
         """The same where one limit holds for every request, whatever it asks for."""
         refusals = Refusals()
         check, cost, keys, hand = way.check, way.cost, way.keys, self.clock.hand
-        place = -1
-        for at, client in zip(block.times, block.clients, strict=True):
-            place += 1
-            hand[0] = at * 1000
-            decision = check(keys[client], cost)  # type: ignore[misc, index]
-            if not decision.allowed:
-                refusals.add(place, way.names[0], decision.retry_after)
+        nanos = map(mul, block.times, repeat(1000))
+        subjects = map(keys.__getitem__, block.clients)  # type: ignore[index]
+        # `for ..., hand[0], ...` moves the clock to each event before it is decided.
+        refused = [
+            (place, decision)
+            for place, hand[0], key in zip(range(len(block)), nanos, subjects, strict=True)
+            if not (decision := check(key, cost)).allowed  # type: ignore[misc]
+        ]
+        for place, decision in refused:
+            refusals.add(place, way.names[0], decision.retry_after)
         return refusals
 
     def decide_whole(self, place: int, way: Way, client: str, facts: Facts, refusals: Refusals) -> None:

@@ -12,6 +12,8 @@ from itertools import compress, pairwise, repeat
 from operator import lt, sub
 from typing import TYPE_CHECKING, NamedTuple
 
+from ratekeeper.lab import vectors
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol
@@ -43,7 +45,9 @@ def judge(
     and one mistake is not counted again in all that follow from it.  If ``shared``, all clients have one key.
     """
     if calls.costs is None and len(limits) == 1:
-        return judge_units(calls, allowed, clients, shared, limits[0], end)
+        np = vectors.numpy_for(len(allowed))
+        judged = vectors.judge(np, calls, allowed, clients, shared, limits[0], end) if np else None
+        return judged or judge_units(calls, allowed, clients, shared, limits[0], end)
     times, who = calls.times, calls.who
     wrongly_admitted = wrongly_refused = 0
     histories: list[list[int]] = [[] for _ in range(1 if shared else clients)]
@@ -115,6 +119,8 @@ def most_within(times: Sequence[int], costs: Sequence[int] | None, length: int) 
     """The most that came within any stretch of that length; ``times`` in order."""
     if costs is not None:
         times = [at for at, cost in zip(times, costs, strict=True) for _ in range(cost)]
+    elif np := vectors.numpy_for(len(times)):
+        return vectors.most_within(np, times, length)
     worst = 0
     earlier = iter(times)
     first = next(earlier, 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from itertools import compress, islice, repeat
 from operator import sub
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidInput
 from ratekeeper.keys import encode
-from ratekeeper.lab import measure, shapes
+from ratekeeper.lab import measure, shapes, vectors
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
 from ratekeeper.lab.frames import frame
 from ratekeeper.limiter import Limiter
@@ -38,6 +37,7 @@ BINS = 240
 STRIDE = 1 << 16  # decisions between two words about the progress
 SHARED = "everybody"
 NEVER = -1.0
+SAMPLED = 50_000  # calls among whose clients states are looked at
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,7 @@ class Asked:
     def __init__(self, traffic: Traffic, shared: bool) -> None:
         self.traffic = traffic
         self.keys = [SHARED] * len(traffic.clients) if shared else list(traffic.clients)
-        self.times = traffic.times.tolist()
-        self.nanos = [at * 1000 for at in self.times]
+        self.nanos = [at * 1000 for at in traffic.times]
         self.names = list(map(self.keys.__getitem__, traffic.who))
 
 
@@ -195,7 +194,7 @@ class Calls:
         self.who = who
         self.costs = costs
         self.allowed = bytearray()
-        self.turns: list[int] | None = None  # when each call had its turn; None: when it came
+        self.turns: array[int] | None = None  # when each call had its turn; None: when it came
         self.state_bytes = 0.0
 
     def end(self) -> int:
@@ -213,7 +212,7 @@ def run(limit: Limit | Several, asked: Asked, store: str, progress: Progress | N
         if traffic.retry is not None:
             calls = with_retries(limiter, clock, traffic, traffic.retry, asked.keys, tell)
         else:
-            calls = Calls(limit, asked.times, traffic.who, traffic.costs)
+            calls = Calls(limit, traffic.times, traffic.who, traffic.costs)
             decide_all(limiter, clock, calls, asked, tell)
         calls.state_bytes = mean_state(limiter, calls, asked.keys)
         return calls
@@ -231,7 +230,7 @@ def decide_all(
 ) -> None:
     check, hand = limiter.check, clock.hand
     if is_leaky(limiter.limits):
-        calls.turns = []
+        calls.turns = array("q")
     for start in range(0, len(calls.times), STRIDE):
         part = slice(start, start + STRIDE)
         nanos, names = asked.nanos[part], asked.names[part]
@@ -242,11 +241,14 @@ def decide_all(
                 one.delay if (one := check(key, cost)).allowed else NEVER
                 for hand[0], key, cost in zip(nanos, names, costs, strict=False)
             ]
-            calls.allowed += bytes([delay is not NEVER for delay in delays])
-            calls.turns += [
-                int(at + delay * SECOND + 0.5) if delay > 0 else at
-                for at, delay in zip(calls.times[part], delays, strict=True)
-            ]
+            if np := vectors.numpy_for(len(delays)):
+                allowed, turns = vectors.turns_of(np, calls.times[part], delays)
+            else:
+                allowed = bytes([delay >= 0 for delay in delays])
+                each = zip(calls.times[part], delays, strict=True)
+                turns = array("q", [at + int(max(0.0, delay) * SECOND + 0.5) for at, delay in each])
+            calls.allowed += allowed
+            calls.turns += turns
         elif calls.costs is not None:
             costs = calls.costs[part]
             calls.allowed += bytes(
@@ -271,7 +273,7 @@ def with_retries(
     waiting = list(zip(traffic.times, range(len(traffic)), [0] * len(traffic), traffic.who, costs, strict=True))
     times, who, paid = array("q"), array("L"), array("q")
     calls = Calls(limiter.limits, times, who, paid)
-    turns: list[int] = []
+    turns = array("q")
     hand = clock.hand
     fresh = len(waiting)
     while waiting:
@@ -311,7 +313,9 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
     judged = measure.judge(calls, allowed, clients, shared, pairs, over)
     most = judged.worst
     paid = None if costs is None else list(compress(costs, allowed))
-    turns = list(compress(calls.turns or calls.times, allowed))
+    np = vectors.numpy_for(len(allowed)) if costs is None else None
+    refused = allowed.translate(measure.OTHERWISE)
+    turns, lost_at = picked(np, calls.turns or calls.times, allowed), picked(np, calls.times, refused)
     if calls.turns is not None:
         most = worst_turns(calls.turns, calls, shared, clients, pairs)
         if paid is None:
@@ -322,13 +326,10 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
     worst, count = max(zip(most, [part.count for part in parts], strict=True), key=lambda one: one[0] / one[1])
     start = traffic.times[0] if traffic.times else 0
     width = max(1, -(-(end - start) // BINS))
-    refused = allowed.translate(measure.OTHERWISE)
     lost = None if costs is None else list(compress(costs, refused))
-    got_each = weighed(compress(calls.who, allowed), paid)
-    lost_each = weighed(compress(calls.who, refused), lost)
-    everyone = range(clients)
-    admitted = sum(got_each.values())
-    asked = admitted + sum(lost_each.values())
+    got_each, lost_each = weighed(calls, clients, paid, lost)
+    admitted = sum(got_each)
+    asked = admitted + sum(lost_each)
     return Lane(
         limit=str(limit),
         algorithm=" + ".join(dict.fromkeys(part.algorithm for part in parts)),
@@ -339,28 +340,43 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
         worst_window=worst,
         worst_window_ratio=worst / count,
         worst_second=measure.most_within(turns, paid, SECOND),
-        longest_delay=max(map(sub, calls.turns or (), calls.times), default=0) / SECOND,
+        longest_delay=longest_delay(np, calls) / SECOND,
         longest_shut_out=judged.shut_out / SECOND,
         wrongly_admitted=judged.wrongly_admitted,
         wrongly_refused=judged.wrongly_refused,
-        fairness=measure.fairness(
-            [got_each[one] + lost_each[one] for one in everyone], [got_each[one] for one in everyone]
-        ),
+        fairness=measure.fairness([got + lost for got, lost in zip(got_each, lost_each, strict=True)], got_each),
         state_bytes=calls.state_bytes,
         bin_seconds=width / SECOND,
         asked_in_bin=measure.binned(calls.times, costs, start, width, BINS),
         admitted_in_bin=measure.binned(turns, paid, start, width, BINS),
-        refused_in_bin=measure.binned(list(compress(calls.times, refused)), lost, start, width, BINS),
+        refused_in_bin=measure.binned(lost_at, lost, start, width, BINS),
     )
 
 
-def weighed(who: Iterable[int], costs: Iterable[int] | None) -> Counter[int]:
-    if costs is None:
-        return Counter(who)
-    found: Counter[int] = Counter()
-    for client, cost in zip(who, costs, strict=True):
-        found[client] += cost
-    return found
+def picked(np: Any, values: Sequence[int], flags: bytearray) -> Any:
+    return vectors.picked(np, values, flags) if np else list(compress(values, flags))
+
+
+def longest_delay(np: Any, calls: Calls) -> int:
+    if not calls.turns:
+        return 0
+    return vectors.longest(np, calls.times, calls.turns) if np else max(map(sub, calls.turns, calls.times))
+
+
+def weighed(
+    calls: Calls, clients: int, paid: Sequence[int] | None, lost: Sequence[int] | None
+) -> tuple[list[int], list[int]]:
+    """What each client got, and what it did not get."""
+    if paid is None and (np := vectors.numpy_for(len(calls.allowed))):
+        return vectors.counts_of(np, calls.who, calls.allowed, clients)
+    refused = calls.allowed.translate(measure.OTHERWISE)
+    found = []
+    for flags, costs in ((calls.allowed, paid), (refused, lost)):
+        each = [0] * clients
+        for client, cost in zip(compress(calls.who, flags), costs or repeat(1), strict=False):
+            each[client] += cost
+        found.append(each)
+    return found[0], found[1]
 
 
 def worst_turns(
@@ -368,6 +384,10 @@ def worst_turns(
 ) -> list[int]:
     """The most turns of one key in any stretch of each period; a key's calls have theirs in the order they came."""
     who = [0] * len(turns) if shared else calls.who
+    if calls.costs is None and (np := vectors.numpy_for(len(turns))):
+        found = [vectors.worst_of_keys(np, turns, who, calls.allowed, clients, period) for _, period in pairs]
+        if None not in found:
+            return [most for most in found if most is not None]
     if calls.costs is not None:
         turns = [at for at, cost in zip(turns, calls.costs, strict=True) for _ in range(cost)]
         who = [client for client, cost in zip(who, calls.costs, strict=True) for _ in range(cost)]
@@ -380,7 +400,7 @@ def worst_turns(
 
 def mean_state(limiter: Limiter, calls: Calls, keys: list[str]) -> float:
     """What the states of the clients take, of a thousand of them at most."""
-    names = dict.fromkeys(keys[client] for client in islice(dict.fromkeys(calls.who), 1000))
+    names = dict.fromkeys(keys[client] for client in islice(dict.fromkeys(islice(calls.who, SAMPLED)), 1000))
     plan = tuple([Check(limiter.name, encode(name), limiter.limits, 1) for name in names])
     if not plan:
         return 0.0
