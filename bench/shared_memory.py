@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from bench.harness import Contestant, conditions, race, table
 from ratekeeper import Limiter
@@ -20,6 +22,7 @@ from ratekeeper.stores.shared import remove
 CALLS = 4_000
 ROUNDS = 30
 KEY = "user:42"
+REDIS = "redis-py, the smallest script"
 WORKER = """
 import sys, time
 from ratekeeper import Limiter
@@ -56,13 +59,23 @@ def at_once(script: str, *arguments: list[str]) -> list[float]:
     return [float(worker.communicate()[0]) for worker in workers]
 
 
-def redis_seconds() -> float | None:
-    """One script call on a unix socket through redis-py, which is what a limit in Redis costs at least."""
+def best_seconds(call: Callable[[str], object]) -> float:
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for _ in range(100):
+            call(KEY)
+        best = min(best, (time.perf_counter() - began) / 100)
+    return best
+
+
+@contextmanager
+def redis_socket() -> Iterator[str | None]:
+    """The path of the socket of a fresh server, or None if there is none."""
     server = shutil.which("redis-server")
     if server is None:
-        return None
-    import redis
-
+        yield None
+        return
     with tempfile.TemporaryDirectory() as folder:
         socket = f"{folder}/redis.sock"
         command = [server, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder]
@@ -70,24 +83,48 @@ def redis_seconds() -> float | None:
         try:
             while not os.path.exists(socket):
                 time.sleep(0.01)
-            client = redis.Redis(unix_socket_path=socket)
-            script = client.register_script("return redis.call('INCR', KEYS[1])")
-            best = float("inf")
-            for _ in range(ROUNDS):
-                began = time.perf_counter()
-                for _ in range(100):
-                    script(keys=[KEY])
-                best = min(best, (time.perf_counter() - began) / 100)
-            return best
+            yield socket
         finally:
             running.terminate()
             running.wait()
 
 
+def others(socket: str | None) -> dict[str, float]:
+    """What counts for several processes elsewhere, in seconds a call.  aiolimiter and token-bucket have nothing."""
+    found = {}
+    if socket is not None:
+        import limits
+        import redis
+        import throttled
+
+        script = redis.Redis(unix_socket_path=socket).register_script("return redis.call('INCR', KEYS[1])")
+        found[REDIS] = best_seconds(lambda key: script(keys=[key]))
+        strategy = limits.strategies.FixedWindowRateLimiter(
+            limits.storage.storage_from_string(f"redis+unix://{socket}")
+        )
+        item = limits.RateLimitItemPerSecond(10**9)
+        found["limits on Redis, fixed_window"] = best_seconds(lambda key: strategy.hit(item, key))
+        store = throttled.RedisStore(server=f"unix://{socket}")
+        throttle = throttled.Throttled(using="gcra", quota=throttled.per_sec(10**6), store=store)
+        found["throttled-py on Redis, gcra"] = best_seconds(throttle.limit)
+    with tempfile.TemporaryDirectory() as folder:
+        import pyrate_limiter
+
+        rates = [pyrate_limiter.Rate(100, 1)]
+        bucket = pyrate_limiter.SQLiteBucket.init_from_file(rates, db_path=f"{folder}/limits.db")
+        limiter = pyrate_limiter.Limiter(bucket)
+        acquire = limiter.try_acquire
+        found["pyrate-limiter on SQLite, sliding_log"] = best_seconds(lambda key: acquire(key, blocking=False))
+        limiter.close()
+    return found
+
+
 def main() -> None:
     conditions()
     name = f"bench-{uuid.uuid4().hex}"
-    redis_takes = redis_seconds()
+    with redis_socket() as socket:
+        elsewhere = others(socket)
+    redis_takes = elsewhere.get(REDIS)
     rows = []
     try:
         for algorithm in ALGORITHMS:
@@ -122,8 +159,8 @@ def main() -> None:
         remove(name, force=True)
     head = ["", "private ns", "shared, 1 process", "2 on one key", "2 on own keys", "x faster than Redis", "admitted"]
     table("Shared memory, hot key (in brackets: times private)", head, rows)
-    if redis_takes:
-        print(f"one script call, redis-py on a unix socket: {redis_takes * 1e6:.0f} us")
+    facts = [[name, f"{own * 1e6:.0f}"] for name, own in elsewhere.items()]
+    table("What counts for several processes elsewhere, one process, us", ["", "us"], facts)
 
 
 if __name__ == "__main__":

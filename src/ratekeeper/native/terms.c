@@ -202,6 +202,10 @@ bool set_nanos(PyObject **place, PyObject *nanos) {
     }
     PyObject *before = *place;
     *place = nanos == Py_None ? NULL : Py_NewRef(nanos);
+#ifndef Py_GIL_DISABLED /* there another thread may be about to call it, and a clock is replaced once or never */
     Py_XDECREF(before);
+#else
+    (void)before;
+#endif
     return true;
 }
