@@ -39,7 +39,7 @@ def ours(algorithm: str, refused: bool, engine: str = "native") -> Limiter:
         limiter = Limiter("1/day", algorithm=algorithm, store=store)  # type: ignore[arg-type]
         limiter.check(KEY)
         return limiter
-    text = "100 per 100 microseconds" if algorithm == "sliding_log" else "1000000000/second"
+    text = "200 per 10 microseconds" if algorithm == "sliding_log" else "1000000000/second"
     return Limiter(text, algorithm=algorithm, store=store)  # type: ignore[arg-type]
 
 

@@ -48,7 +48,7 @@ print(sum(bool(check("k")) for _ in range(200_000)))
 
 def limit_for(algorithm: str) -> str:
     """Never reached; a log forgets fast, as it has to be short."""
-    return f"{'1000 per 1000 microseconds' if algorithm == 'sliding_log' else '1000000000/second'} {algorithm}"
+    return f"{'200 per 10 microseconds' if algorithm == 'sliding_log' else '1000000000/second'} {algorithm}"
 
 
 def at_once(script: str, *arguments: list[str]) -> list[float]:
@@ -122,8 +122,11 @@ def others(socket: str | None) -> dict[str, float]:
 def main() -> None:
     conditions()
     name = f"bench-{uuid.uuid4().hex}"
-    with redis_socket() as socket:
-        elsewhere = others(socket)
+    elsewhere: dict[str, float] = {}
+    for _ in range(3):  # at different moments: the best counts
+        with redis_socket() as socket:
+            for what, seconds in others(socket).items():
+                elsewhere[what] = min(seconds, elsewhere.get(what, seconds))
     redis_takes = elsewhere.get(REDIS)
     rows = []
     try:

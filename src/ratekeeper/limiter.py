@@ -7,7 +7,6 @@ from ratekeeper.errors import Closed, InvalidInput, InvalidStore, LimitExceeded,
 from ratekeeper.flow import Lines, acquire, ask
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, parse_limits, whole_cost
-from ratekeeper.reservation import AsyncReservation, Reservation
 from ratekeeper.stores import MODES, open_store
 from ratekeeper.units import to_micros
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.keys import Key
     from ratekeeper.model import Decision, Limit
+    from ratekeeper.reservation import AsyncReservation, Reservation
     from ratekeeper.stores import Store
     from ratekeeper.units import Seconds
 
@@ -198,6 +198,8 @@ class Limiter(Front):
         In a ``with`` block a refusal raises LimitExceeded, and an exception gives everything back.  A lease, of a limit
         such as ``"20 concurrent"``, is given back at the end of the block in any case.
         """
+        from ratekeeper.reservation import Reservation  # here, so that importing us does not import it
+
         plan = self.plan(key, cost)
         if timeout is None:
             return Reservation(self, plan, self.ask("check", plan))
@@ -296,6 +298,8 @@ class AsyncLimiter(Front):
         In an ``async with`` block a refusal raises LimitExceeded, and an exception gives everything back.  A lease, of
         a limit such as ``"20 concurrent"``, is given back at the end of the block in any case.
         """
+        from ratekeeper.reservation import AsyncReservation
+
         return AsyncReservation(self, self.plan(key, cost), patience(timeout), priority)
 
     async def refund(self, key: Key, cost: int = 1) -> Decision:

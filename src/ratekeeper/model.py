@@ -8,7 +8,7 @@ with the same pure rule that decided.
 from __future__ import annotations
 
 from ratekeeper import native
-from ratekeeper.algorithms import BUCKETS, RULES, several, unlimited
+from ratekeeper.algorithms import BUCKETS, RULES, rule_of, several, unlimited
 from ratekeeper.errors import InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.keys import encode
 from ratekeeper.units import LEASE, SECOND, format_period, parse_limit, parse_period, to_micros
@@ -133,7 +133,7 @@ class Limit(Frozen):
             unit=unit,
             drain=drain,
             full=capacity * unit,
-            rule=RULES[algorithm],
+            rule=rule_of(algorithm),
         )
 
     @classmethod

@@ -18,31 +18,20 @@ nobody is locked out for longer than one full recovery.
 
 from __future__ import annotations
 
-from ratekeeper.algorithms import (
-    concurrency,
-    fixed_window,
-    gcra,
-    leaky_bucket,
-    sliding_log,
-    sliding_window,
-    token_bucket,
-)
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-ALGORITHMS: dict[str, ModuleType] = {
-    "fixed_window": fixed_window,
-    "sliding_log": sliding_log,
-    "sliding_window": sliding_window,
-    "token_bucket": token_bucket,
-    "leaky_bucket": leaky_bucket,
-    "gcra": gcra,
-}
+ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra")
 
 # All that a limit may name: leases are counted like the others, but given back, and so stand apart.
-RULES: dict[str, ModuleType] = {**ALGORITHMS, "concurrency": concurrency}
+RULES = (*ALGORITHMS, "concurrency")
 
 # These hold `burst` and drain at a constant rate; the others count what came in a window.
 BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})
+
+
+def rule_of(name: str) -> ModuleType:
+    """The module of a rule, imported when the first limit names it: a program pays for those that it uses."""
+    found: ModuleType = __import__(f"ratekeeper.algorithms.{name}", fromlist=["decide"])  # importlib is slow to import
+    return found
