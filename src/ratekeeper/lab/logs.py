@@ -3,8 +3,8 @@
 Events come in blocks of columns: when, who, the request line, and for some what else the line says (``user``,
 ``host``, headers).  A line that cannot be read is counted, shown and skipped.
 
-The fast path takes a whole piece of a log apart in one call and looks the stamps up; a line that does not fit goes
-through the slow one, which knows all the exceptions.
+The fast path takes a whole piece of a log apart in one call, into columns, and looks the stamps up; where some line
+does not fit, line by line, and that one goes through the slow path, which knows all the exceptions.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ LINE = re.compile(
     r'(?P<client>[^ ]+) [^ ]+ (?P<user>.*?) \[(?P<time>[^\]]{20,40})\] "(?P<request>(?:[^"\\]|\\.)*)"'
     r'(?: (?P<status>\S+)(?: (?P<size>\S+)(?: "(?P<referer>(?:[^"\\]|\\.)*)" "(?P<agent>(?:[^"\\]|\\.)*)")?)?)?'
 )
-# The same where there is neither identity nor user, over many lines; what else a line is comes last.  The simplest
-# classes are twice as fast as strict ones; a line without a space swallows the next, so matches must be counted.
-PIECE = r'(?:([^ ]+) - - \[(.{20}) %s\] "([^"\\\n]+)".*|(.*))\n'
+# The same where there is neither identity nor user, over many lines.  The simplest classes are twice as fast as strict
+# ones; a line without a space swallows the next, so matches must be counted.
+ALIKE = r'([^ ]+) - - \[(.{20}) %s\] "([^"\\\n]+)".*'
+COLUMNS = ALIKE + r"\n"
+PIECE = rf"(?:{ALIKE}|(.*))\n"  # what else a line is comes last
 ANY_ZONE = "....."
 STAMP = re.compile(r"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6})\d*)? ([+-])(\d\d):?(\d\d)")
 
@@ -115,7 +117,8 @@ class Reader:
     lines: int = 0
     bad: int = 0
     shown: list[BadLine] = field(default_factory=list)
-    piece: re.Pattern[str] | None = None  # takes many lines apart, those of one zone
+    columns: re.Pattern[str] | None = None  # takes many lines apart that are all alike, of one zone
+    piece: re.Pattern[str] | None = None  # the same where some are not
     stamps: Stamps = field(default_factory=lambda: Stamps())
     told: set[str] = field(default_factory=set)  # names of the facts that there were
 
@@ -141,12 +144,19 @@ class Reader:
             return self.read_json(text.split("\n")[:-1])
         if self.piece is None and not self.wants_facts:
             self.learn_zone(text.split("\n", MOST_SAMPLED)[:-1])
-        if self.piece is None:
+        if self.piece is None or self.columns is None:
             return self.read_slow_lines(text.split("\n")[:-1])
-        found = self.piece.findall(text)
-        if len(found) != text.count("\n"):
+        lines = text.count("\n")
+        found = self.columns.split(text)  # three words of each line, and what lies between two lines: nothing
+        if len(found) == 4 * lines + 1 and found[::4].count("") == lines + 1:
+            with suppress(LookupError, ValueError):  # there is some odd time
+                times = list(map(self.stamps.__getitem__, found[2::4]))
+                self.lines += lines
+                return Block(times, found[1::4], found[3::4])
+        rows = self.piece.findall(text)
+        if len(rows) != lines:
             return self.read_slow_lines(text.split("\n")[:-1])
-        return self.read_piece(found)
+        return self.read_rows(rows)
 
     def learn_zone(self, lines: list[str]) -> None:
         """Look for a first line that the fast path could take."""
@@ -156,17 +166,8 @@ class Reader:
                 with suppress(ValueError):
                     self.instant(found["time"])
 
-    def read_piece(self, found: list[tuple[str, ...]]) -> Block:
-        clients, stamps, texts, _ = zip(*found, strict=True)
-        try:
-            times = list(map(self.stamps.__getitem__, stamps))
-        except (LookupError, ValueError):  # some line is odd, or its time
-            return self.read_rows(found)
-        self.lines += len(found)
-        return Block(times, list(clients), list(texts))
-
     def read_rows(self, found: list[tuple[str, ...]]) -> Block:
-        """The same, one line after the other, as some are odd."""
+        """The events of lines of which some are odd, one after the other."""
         block = Block([], [], [])
         stamps = self.stamps  # of the zone that these were found by: an odd line may change it
         for client, stamp, text, line in found:
@@ -224,6 +225,7 @@ class Reader:
             wanted = PIECE % zone
             if self.piece is None or self.piece.pattern != wanted:
                 self.piece = re.compile(wanted)
+                self.columns = re.compile(COLUMNS % zone)
                 self.stamps = Stamps(offset)
         return local - offset
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from contextlib import ExitStack
+import gc
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from ratekeeper.policy import Policy
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ratekeeper.lab.frames import Frame
     from ratekeeper.lab.tally import Client
@@ -182,6 +183,7 @@ def replay(
     if suggest is not None and not 0 <= suggest < 1:
         raise InvalidInput(f"suggest: expected a share from 0 to 1, such as 0.001, got {suggest!r}.")
     with ExitStack() as closing:
+        closing.enter_context(seldom_collecting())
         clock = VirtualClock()
         policy = opened(rules, store, clock, functions, closing)
         decider = Decider(policy, clock)
@@ -220,6 +222,17 @@ def replay(
             warnings=(*policy.warnings, *untold(policy, {name for source in sources for name in source.reader.told})),
         )
         return anonymised(made) if anonymous else made
+
+
+@contextmanager
+def seldom_collecting() -> Iterator[None]:
+    """Let Python look for circular garbage less often: here is none, and the looking took a fifth of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def untold(policy: Policy, told: set[str]) -> list[str]:
