@@ -53,8 +53,10 @@ class AsyncRedisStore:
     def check(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
         """Take every cost of the plan, or none."""
         known = self.books.denied(plan, self.clock.nanos())
-        if known is not None:
-            return resolved(known)
+        return resolved(known) if known is not None else self.ask(plan)
+
+    def ask(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
+        """``check``, whatever is remembered."""
         request = self.books.check_one(plan)
         if request is not None and not self.settings.is_cluster:
             return self.office().home.ask(request)

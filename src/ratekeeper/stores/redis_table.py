@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ratekeeper.model import Decision, Limit, Several
     from ratekeeper.stores.aio import AsyncLink
     from ratekeeper.stores.aredis import AsyncRedisStore
+    from ratekeeper.stores.denials import Denial
     from ratekeeper.stores.redis import RedisStore
 
 
@@ -95,8 +96,20 @@ class AsyncRedisTable(RedisTable):
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
         denial = self.denied.get(key)
-        if denial is None:
-            return await self.ask(key, cost)
+        if denial is not None:
+            return await self.ask_after(denial, key, cost)
+        try:
+            if self.is_plain:
+                link = self.link
+                if get_running_loop() is not self.loop or link.is_closed:
+                    link = self.settle_in()
+                return (await link.ask(CheckOne(self.ledger, key, cost)))[0]
+            return (await self.store.check((Check(self.space, key, self.limit, cost),)))[0]
+        except StoreUnavailable as error:
+            return self.stand_in(key, cost, error)
+
+    async def ask_after(self, denial: Denial, key: str | bytes, cost: int) -> Decision:
+        """The answer for a key that was refused before."""
         nanos = self.nanos()
         if denial.holds(self.limit, cost, nanos):
             return denial.decision(cost, nanos)
@@ -122,12 +135,7 @@ class AsyncRedisTable(RedisTable):
 
     async def ask(self, key: str | bytes, cost: int) -> Decision:
         try:
-            if self.is_plain:
-                link = self.link
-                if get_running_loop() is not self.loop or link.is_closed:
-                    link = self.settle_in()
-                return (await link.ask(CheckOne(self.ledger, key, cost)))[0]
-            return (await self.store.check((Check(self.space, key, self.limit, cost),)))[0]
+            return (await self.store.ask((Check(self.space, key, self.limit, cost),)))[0]
         except StoreUnavailable as error:
             return self.stand_in(key, cost, error)
 
