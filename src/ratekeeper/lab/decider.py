@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from ipaddress import IPv6Address
 from itertools import repeat
-from operator import mul
+from operator import attrgetter, mul
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.address import parse_address
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_KNOWN = 1 << 16
 LONGEST_LABEL = 200
 BY_ADDRESS = frozenset({"ip", "all"})
+ALLOWED = attrgetter("allowed")
 
 
 class Refusals:
@@ -53,28 +54,27 @@ class Refusals:
 class Way:
     """How one request line is decided."""
 
-    __slots__ = ("check", "cost", "keys", "label", "method", "names", "path", "store")
+    __slots__ = ("check", "cost", "keys", "label", "method", "names", "path")
 
     def __init__(self, decider: Decider, text: str) -> None:
         self.method, self.path = parted(text)
         self.label = self.path.partition("?")[0][:LONGEST_LABEL]
         selection = decider.policy.program.selection(Request(self.method, self.path))
         self.names = tuple([counter.name for counter in selection.counters])
-        self.check: Callable[..., Any] | None = None
-        self.store: Any = None
-        self.cost = 1
+        self.check: Callable[..., Any] | None = None  # of the only limit by key and cost, or of several by plan
+        self.cost = 0  # of the only limit
         self.keys: Keys | None = None
         if selection.counters and decider.is_by_address(selection):
             self.keys = decider.keys_of(selection)
             if selection.only is not None:
                 self.check = selection.only.default.check  # type: ignore[union-attr]
                 self.cost = selection.only.constant
-            else:
-                self.store = selection.store
+            elif selection.store is not None:
+                self.check = selection.store.check
 
 
 class Ways(dict[str, tuple[Any, int, Any, Way]]):
-    """By request line: the check, the cost and the keys where there is but one limit, and the whole way."""
+    """By request line: the check, the cost where there is but one limit, the keys or plans, and the whole way."""
 
     def __init__(self, decider: Decider) -> None:
         self.decider = decider
@@ -119,7 +119,7 @@ class Decider:
         self.known: dict[Selection, Keys] = {}
         self.has_hosts = policy.program.requests.by_host
         way = Way(self, "GET / HTTP/1.1")
-        self.only = way if policy.program.everything is not None and way.check is not None else None
+        self.only = way if policy.program.everything is not None and way.cost else None
 
     def is_by_address(self, selection: Selection) -> bool:
         return (
@@ -144,24 +144,21 @@ class Decider:
             return self.decide_alike(block, self.only)
         refusals = Refusals()
         add = refusals.add
-        ways, hand, facts = self.ways, self.clock.hand, block.facts
+        hand, facts = self.clock.hand, block.facts
+        nanos, ways = map(mul, block.times, repeat(1000)), map(self.ways.__getitem__, block.texts)
         place = -1
-        for at, client, text in zip(block.times, block.clients, block.texts, strict=True):
+        for hand[0], client, (check, cost, keys, way) in zip(nanos, block.clients, ways, strict=True):
             place += 1
-            hand[0] = at * 1000
-            check, cost, keys, way = ways[text]
             if facts and place in facts:
                 self.decide_whole(place, way, client, facts[place], refusals)
-            elif check is not None:
+            elif cost:
                 decision = check(keys[client], cost)
                 if not decision.allowed:
                     add(place, way.names[0], decision.retry_after)
-            elif way.store is not None:
-                decisions = way.store.check(keys[client])
-                for decision in decisions:
-                    if not decision.allowed:
-                        add(place, *worst(way.names, decisions))
-                        break
+            elif check is not None:
+                decisions = check(keys[client])
+                if not all(map(ALLOWED, decisions)):
+                    add(place, *worst(way.names, decisions))
             elif way.names:
                 self.decide_whole(place, way, client, {}, refusals)
         return refusals
