@@ -190,3 +190,20 @@ def test_serve_tells_a_mistake_and_opens_nothing(tmp_path):
     assert found.exit_code == 2
     assert run("serve", "--http", "nonsense").exit_code == 2
     assert run("serve", "--http", "off").exit_code == 2
+
+
+def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):
+    from ratekeeper.commands.serve import greeting
+    from ratekeeper.service.options import Options
+
+    rules = tmp_path / "rules.toml"
+    greeting(Options(rules=rules, resp="127.0.0.1:0"))({"http": ("0.0.0.0", 8080), "resp": ("127.0.0.1", 6380)})
+    said = capsys.readouterr().err
+    for words in (
+        "http://127.0.0.1:8080/",
+        "deny_status=429",
+        "curl -si",
+        f"change {rules}, then kill -HUP",
+        "redis-cli",
+    ):
+        assert words in said

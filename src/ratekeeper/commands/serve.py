@@ -73,7 +73,10 @@ def greeting(options: Any) -> Any:
                 f"  try it     curl -s{secret} {url}/v1/check -d {body}",
                 f"  see 429    for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n'{secret} "
                 f"'{url}/v1/check?deny_status=429' -d {body}; done",
+                f"  headers    curl -si{secret} {url}/v1/auth -H 'x-original-uri: /api/search'",
             ]
+        if options.rules is not None:
+            lines.append(f"  reload     change {options.rules}, then kill -HUP {os.getpid()}")
         if "resp" in addresses:
             host, port = addresses["resp"]
             lines.append(f"  Redis      redis-cli -h {host} -p {port} CL.THROTTLE me 2 3 60")
