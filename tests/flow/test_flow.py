@@ -5,8 +5,8 @@ import pytest
 from ratekeeper import Decision, Limit
 from ratekeeper.drive import drive
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.flow import Ask, Lines, Sleep, Turn, acquire, check, foresee, settle
-from ratekeeper.model import Check
+from ratekeeper.flow import Ask, Lines, Sleep, Turn, acquire, check, foresee, renew, settle
+from ratekeeper.model import MOST_LEASES, Check, decided
 from ratekeeper.testing import FakeClock
 
 LIMIT = Limit.parse("1/second")
@@ -174,3 +174,50 @@ def test_what_the_stand_in_took_is_given_back_to_the_stand_in():
 
     effect = next(settle(wanted(10), Local, 3))
     assert (effect.operation, effect.arguments[0]) == ("stand_in", "refund")
+
+
+LEASES = Limit.parse("2 concurrent for 30 seconds")
+
+
+def lease(at, allowed=True, limit=LEASES):
+    return decided(Decision, (allowed, limit, (at,), at, 1))
+
+
+def asked(effect):
+    return effect.operation, str(effect.arguments[0][0].limit)
+
+
+def test_a_lease_is_renewed_beside_the_old_one_which_then_ends():
+    flow = renew(wanted(limit=LEASES), lease(1_000))
+    assert asked(next(flow)) == ("check", "4 concurrent for 30 seconds")
+    fresh = lease(30_000_999)
+    ending = flow.send((fresh,))
+    assert asked(ending) == ("refund", "2 concurrent for 30 seconds")
+    assert ending.arguments[1] == 1_000
+    assert result(flow, (lease(0),)) is fresh
+
+
+def test_a_lease_that_ended_is_taken_like_anybody_elses():
+    flow = renew(wanted(limit=LEASES), lease(1_000))
+    next(flow)
+    assert asked(flow.send((lease(30_001_000),))) == ("refund", "4 concurrent for 30 seconds")
+    assert asked(flow.send((lease(0),))) == ("check", "2 concurrent for 30 seconds")
+    refused = lease(30_001_000, allowed=False)
+    assert result(flow, (refused,)) is refused
+
+
+@pytest.mark.parametrize(("now", "is_kept"), [(30_000_999, True), (30_001_000, False)])
+def test_a_renewal_that_finds_no_room_leaves_the_lease_as_it_is(now, is_kept):
+    held, refused = lease(1_000), lease(now, allowed=False)
+    flow = renew(wanted(limit=LEASES), held)
+    next(flow)
+    assert result(flow, (refused,)) is (held if is_kept else refused)
+
+
+@pytest.mark.parametrize(("limit", "has_room"), [(LEASES, False), (Limit.parse(f"{MOST_LEASES} concurrent"), True)])
+def test_where_there_is_no_room_for_two_the_old_lease_ends_first(limit, has_room):
+    flow = renew(wanted(limit=limit), lease(1_000, limit=limit), has_room)
+    assert asked(next(flow)) == ("refund", str(limit))
+    assert asked(flow.send((lease(0),))) == ("check", str(limit))
+    fresh = lease(2_000)
+    assert result(flow, (fresh,)) is fresh
