@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient as StarletteClient
 
 from ratekeeper.adapters.asgi import RateLimitMiddleware
+from ratekeeper.adapters.template import route_of
 from tests.adapters.cases import CASES, Answer, rules, run
 
 METHODS = ["GET", "HEAD", "POST", "OPTIONS"]
@@ -179,3 +180,12 @@ def test_the_template_of_the_matched_route_is_the_key_in_quart():
         return [(await client.get(path, scope_base=peer)).status_code for path in [*PATHS, "/final/1/", "/final/2/"]]
 
     assert asyncio.run(main()) == [*SEEN, 200, 429]
+
+
+@pytest.mark.parametrize("host", [b"", b"a" * 70, b"\xff\xfe", b"..", b"[::1]:80", b"x y", b"%00", b"\xc3\xa9" * 40])
+def test_no_host_that_a_client_sends_breaks_the_search_for_a_route(host):
+    app = Quart(__name__)
+    app.add_url_rule("/", "home", lambda: "ok")
+    guarded = RateLimitMiddleware(app.asgi_app, policy=BY_ROUTE)
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host)], "query_string": b""}
+    assert route_of(scope, guarded.app) in ("/", None)

@@ -42,10 +42,10 @@ def rule_of(rules: Any, scope: Scope) -> str | None:
     from werkzeug.exceptions import HTTPException
 
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-    adapter = rules.bind(bare_host(host) or "localhost", path_info=scope["path"])
     is_socket = scope["type"] == "websocket"
     try:
+        adapter = rules.bind(bare_host(host) or "localhost", path_info=scope["path"])
         rule, _ = adapter.match(method=scope.get("method", "GET"), return_rule=True, websocket=is_socket)
-    except HTTPException:  # no such route, another method, or a redirect to the final slash
+    except HTTPException:  # no such route, another method, a redirect to the final slash, or a host that is none
         return None
     return str(rule.rule)
