@@ -101,6 +101,34 @@ def test_one_asks_for_all_when_a_refusal_is_over(redis_server, clock, cancelled)
     asyncio.run(main())
 
 
+def test_nobody_waits_long_for_the_answer_to_another(redis_server, clock):
+    async def main():
+        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+        limiter = AsyncLimiter("10/second burst 2", store=store)
+        assert await limiter.check("k", cost=2)
+        assert not await limiter.check("k")
+        link, loop, timers = store.office().home, asyncio.get_running_loop(), []
+        ask, link.ask = link.ask, lambda request: loop.create_future()  # never answered
+        loop.call_later = lambda seconds, *call: timers.append((seconds, *call)) or asyncio.Handle(print, (), loop)
+        clock.advance(0.1)
+        first = asyncio.ensure_future(limiter.check("k"))
+        others = [asyncio.ensure_future(limiter.check("k")) for _ in range(5)]
+        await asyncio.sleep(0)
+        link.ask = ask
+        ((seconds, let_go, waiting),) = timers
+        assert (seconds, len(waiting)) == (1.0, 5)  # a tenth of the deadline
+        let_go(waiting)
+        del loop.call_later
+        answers = await asyncio.gather(*others)
+        assert [answer.allowed for answer in answers] == [True] + [False] * 4
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert not await limiter.check("k")
+        await store.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("by_table", [False, True])
 def test_answers_are_those_of_the_rule_with_and_without_a_round_trip(redis_server, clock, by_table):
     store = open_store(redis_server, clock)

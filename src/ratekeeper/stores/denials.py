@@ -64,6 +64,15 @@ class Denial:
             return False
         return self.until <= nanos < self.until + min(lasted, MOMENT)
 
+    def let_go(self, waiting: list[Future[None]]) -> None:
+        """Let those go on who wait for an answer; whoever comes now may ask."""
+        if self.asking is not None and self.asking[1] is waiting:
+            self.asking = None
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+        waiting.clear()
+
     def decision(self, cost: int, nanos: int) -> Decision:
         evidence = self.evidence if cost == self.cost else (*self.evidence[:4], cost)
         return decided_at(evidence, nanos, self.ahead)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis import RedisStore
 
 
+PATIENCE = 0.1  # of the deadline, for the answer to another: after that there must be time for one's own
+
+
 class RedisTable:
     """The states of one limit in one space, for threads."""
 
@@ -118,14 +121,14 @@ class AsyncRedisTable(RedisTable):
         # One asks whether it is over; the others that come in the same moment learn from its answer, or ask then.
         loop = get_running_loop()
         if denial.asking is None:
-            denial.asking = loop, []
+            waiting: list[Future[None]] = []
+            denial.asking = loop, waiting
+            timer = loop.call_later(self.store.settings.deadline * PATIENCE, denial.let_go, waiting)
             try:
                 return await self.ask(key, cost)
             finally:
-                for each in denial.asking[1]:
-                    if not each.done():
-                        each.set_result(None)
-                denial.asking = None
+                timer.cancel()
+                denial.let_go(waiting)
         if denial.asking[0] is loop:
             answered: Future[None] = loop.create_future()
             denial.asking[1].append(answered)
