@@ -241,6 +241,8 @@ class PolicyVerdict(Verdict):
         origin = self.request.value(b"origin")
         if origin is None or not (origin in self.response.cors or "*" in self.response.cors):
             return []
+        if not (origin.isascii() and origin.isprintable()):  # no origin at all, and not to be sent back
+            return []
         fields = [(b"access-control-expose-headers", EXPOSED)]
         if not self.allowed:
             fields += [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]

@@ -169,6 +169,17 @@ def test_22_a_name_that_breaks_a_header_is_refused_at_load():
             policy({"name": name, "limit": "1/minute"})
 
 
+@pytest.mark.parametrize("origin", [b"https://a\r\nSet-Cookie: x=1", b"a\0", b"\xff\xfe", b"\x1b[2J"])
+def test_22_an_origin_that_breaks_a_header_is_not_sent_back(origin):
+    own = policy({"limit": "1/minute"}, response={"cors": ["*"]})
+    for _ in range(2):
+        verdict = own.check(Request(peer=HERE, headers=[(b"origin", origin)]))
+        assert origin not in b"".join(value for _, value in verdict.headers)
+        assert not any(name.startswith(b"access-control") for name, _ in verdict.headers)
+    good = own.check(Request(peer=HERE, headers=[(b"origin", b"https://a.example")]))
+    assert (b"access-control-allow-origin", b"https://a.example") in good.headers
+
+
 def test_23_a_log_line_cannot_be_forged(caplog):
     from ratekeeper.sinks.log import LoggingSink
 
