@@ -98,7 +98,7 @@ def test_a_store_that_does_not_answer_is_told_and_never_stood_in_for():
     for words in (["keys"], ["peek", "me", "--limit", "1/hour"], ["reset", "me", "--limit", "1/hour"]):
         found = run(*words, *place, "--json")
         assert found.exit_code == 3, words
-        assert json.loads(found.output)["error"].startswith("the store does not answer: "), words
+        assert json.loads(found.stdout)["error"].startswith("the store does not answer: "), words
 
 
 def test_shared_memory_is_looked_into_by_table(tmp_path):
