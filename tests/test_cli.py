@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -207,3 +209,15 @@ def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):
         "redis-cli",
     ):
         assert words in said
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("typer", "cli"), ("httptools", "service")])
+def test_a_package_that_is_not_installed_is_named(missing, extra, tmp_path):
+    (tmp_path / "rules.toml").write_text('[[rules]]\nname = "a"\nlimit = "1/s"\n')
+    code = f"import sys; sys.modules[{missing!r}] = None; from ratekeeper.__main__ import main; main()"
+    words = [sys.executable, "-c", code, "serve", str(tmp_path / "rules.toml"), "--http", "127.0.0.1:0"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        f"ratekeeper: expected {missing} to be installed. Run: pip install 'ratekeeper[{extra}]'\n",
+    )
