@@ -11,8 +11,7 @@ from _collections import deque  # type: ignore[import-not-found]  # collections 
 from _thread import allocate_lock
 
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.model import MOST_LEASES, Check, Decision, Verdict, doubled
-from ratekeeper.stores.memory import empty_state
+from ratekeeper.model import MOST_LEASES, Check, Decision, Verdict, doubled, empty_state
 from ratekeeper.units import SECOND
 
 TYPE_CHECKING = False

@@ -364,6 +364,12 @@ def doubled(limit: Any) -> Limit:
     return Limit(2 * limit.count, limit.period, algorithm=limit.algorithm)
 
 
+def empty_state(limit: Limit | Several) -> State:
+    """The state of a key that nobody has used."""
+    limits = getattr(limit, "limits", None)
+    return limit.rule.EMPTY if limits is None else tuple([part.rule.EMPTY for part in limits])
+
+
 def whole_cost(cost: object, least: int = 1) -> int:
     """``cost`` as a whole number, or InvalidCost; other integer types (numpy's) are taken at their word."""
     if cost.__class__ is int and least <= cost <= UNLIMITED:

@@ -6,11 +6,10 @@ import random
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter
-from ratekeeper.model import Check, Decision, decided
+from ratekeeper.model import Check, Decision, decided, empty_state
 from ratekeeper.native import core
 from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.denials import LONGEST, MOST, decided_at
-from ratekeeper.stores.memory import empty_state
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import random_cost, walk_limits

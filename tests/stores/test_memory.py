@@ -9,7 +9,8 @@ import pytest
 
 from ratekeeper import InvalidStore, Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.stores.memory import MOST_TABLES, MemoryStore
+from ratekeeper.stores.inprocess import MOST_TABLES
+from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock, TimedStoreContract, frozen
 
 

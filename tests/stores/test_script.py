@@ -9,8 +9,8 @@ import pytest
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.model import Check, Several, parse_limits
-from ratekeeper.stores.memory import MemoryStore, empty_state
+from ratekeeper.model import Check, Several, empty_state, parse_limits
+from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.stores.script import KINDS, compose
 from ratekeeper.testing import FakeClock

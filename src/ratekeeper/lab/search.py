@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.identity import Caller
 from ratekeeper.lab.decider import MOST_KNOWN, is_over_time, request_of
-from ratekeeper.model import LONGEST_LOG, Limit, Several
-from ratekeeper.stores.memory import empty_state
+from ratekeeper.model import LONGEST_LOG, Limit, Several, empty_state
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:

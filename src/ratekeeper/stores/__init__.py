@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
 from ratekeeper.native import core
-from ratekeeper.stores.memory import MAX_KEYS
-from ratekeeper.stores.memory import MemoryStore as MemoryStore
+from ratekeeper.stores.inprocess import MAX_KEYS
 
 TYPE_CHECKING = False
-if not TYPE_CHECKING and core is not None:  # the same promises, decided in C
+if TYPE_CHECKING or core is None:
+    from ratekeeper.stores.memory import MemoryStore as MemoryStore
+else:  # the same promises, decided in C
     from ratekeeper.stores.native import NativeStore as MemoryStore
 if TYPE_CHECKING:
     from typing import Any, Protocol

@@ -13,30 +13,26 @@ dropped on the way, two looks for each new key.  No background thread, no timer.
 from __future__ import annotations
 
 from _thread import allocate_lock
-from os import register_at_fork, urandom
+from os import urandom
 
 from ratekeeper.clock import follow
-from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.keys import LONGEST, digest, encode
-from ratekeeper.model import UNLIMITED, Decision, decided, whole_cost
+from ratekeeper.model import UNLIMITED, Decision, decided, empty_state, whole_cost
+from ratekeeper.stores.inprocess import MAX_KEYS, MOST_TABLES, keep_through_fork, whole_max_keys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
-    from collections.abc import Iterable
 
     from ratekeeper.clock import Clock
     from ratekeeper.keys import Key
     from ratekeeper.model import Check, Limit, Plan, Several, State
-    from ratekeeper.stores.native import TableStore
 
     # States by key, and the same keys in no order, to draw from.
     Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
 
-MAX_KEYS = 1_000_000
 SAMPLE = 64  # keys compared when a full table must forget some
 RUN = 4
-MOST_TABLES = 1024
 ODDS = 6364136223846793005  # a full-period multiplier modulo 2^64
 
 
@@ -322,58 +318,13 @@ class MemoryStore:
             return True
 
 
-def whole_max_keys(max_keys: object, place: str) -> int:
-    if isinstance(max_keys, int) and not isinstance(max_keys, bool) and max_keys >= 1:
-        return max_keys
-    raise InvalidStore(f"{place}: expected max_keys as a whole number of at least 1, got {shown(max_keys)}.")
-
-
 def take(state: State, now: int, check: Check) -> State:
     limit = check.limit
     there = min(check.cost, limit.rule.remaining(state, now, limit))
     return limit.rule.decide(state, now, limit, there)[0] if there > 0 else state
 
 
-def empty_state(limit: Limit | Several) -> State:
-    limits: Iterable[Limit] | None = getattr(limit, "limits", None)
-    return limit.rule.EMPTY if limits is None else tuple([part.rule.EMPTY for part in limits])
-
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Alter = Callable[[State, int, Check], State]
-
-
-# A fork copies the lock as it is.  It is taken around the fork, so that the child never inherits it held by
-# a thread it does not have, nor a table half changed.
-
-stores_alive: dict[int, object] = {}
-
-
-def keep_through_fork(store: MemoryStore | TableStore) -> None:
-    from _weakref import ref
-
-    number = id(store)
-    stores_alive[number] = ref(store, lambda _: stores_alive.pop(number, None))
-
-
-def alive() -> list[MemoryStore | TableStore]:
-    return [store for reference in list(stores_alive.values()) if (store := reference()) is not None]  # type: ignore[operator]
-
-
-held: list[LockType] = []
-
-
-def before_fork() -> None:
-    for store in alive():
-        store.lock.acquire()
-        held.append(store.lock)
-
-
-def after_fork() -> None:
-    while held:
-        held.pop().release()
-
-
-register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)

@@ -12,7 +12,7 @@ from os import urandom
 
 from ratekeeper.clock import MonotonicClock, follow
 from ratekeeper.native.core import Shelf, Store, Table, shape
-from ratekeeper.stores.memory import MAX_KEYS, MOST_TABLES, keep_through_fork, whole_max_keys
+from ratekeeper.stores.inprocess import MAX_KEYS, MOST_TABLES, keep_through_fork, whole_max_keys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.native import REASON, core
-from ratekeeper.stores.memory import whole_max_keys
+from ratekeeper.stores.inprocess import whole_max_keys
 
 if core is None:
     raise InvalidStore(

@@ -8,8 +8,8 @@ from typing import Any
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.keys import encode
-from ratekeeper.model import Check, Decision, Limit, Several, parse_limits
-from ratekeeper.stores.memory import MemoryStore, empty_state
+from ratekeeper.model import Check, Decision, Limit, Several, empty_state, parse_limits
+from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing.fake_clock import FakeClock
 from ratekeeper.units import SECOND
 
