@@ -1,7 +1,9 @@
 """Threads that speak for one another: each gets its own answer, and nobody leads or waits longer than it should."""
 
+import inspect
 import random
 import signal
+import sys
 import threading
 
 import pytest
@@ -192,6 +194,50 @@ def test_who_gives_up_when_sent_may_have_paid_and_those_behind_it_are_answered()
     told = held.finish()
     assert (told["first"], told["second"], told["third"]) == ("first", "second", "third")
     assert (told["late"].why, told["late"].charged) == ("gave no answer in 300 ms", None)
+
+
+class Interruption(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_an_interruption_at_any_line_leaves_nobody_behind_waiting(is_free):
+    """The handler of a signal may raise between any two lines, until one is woken; ``is_free``: nobody speaks."""
+    lines, first = inspect.getsourcelines(Combiner.wait)
+    last = first + next(number for number, line in enumerate(lines) if "opened = leads or" in line)
+    number, interrupted = 0, True
+    while interrupted:
+        number += 1
+        left, interrupted = number, False
+        held = Held()
+        if is_free:
+            held.finish()
+            held.combiner.speaking.release()
+        else:
+            held.start("second", 60)
+
+        def trace(frame, event, _):
+            nonlocal left
+            if frame.f_code is not Combiner.wait.__code__:
+                return None
+            left -= event == "line" and frame.f_lineno <= last
+            if event == "line" and left == 0:
+                raise Interruption
+            return trace
+
+        sys.settrace(trace)
+        try:
+            held.combiner.wait(Asked("main"), 0.0, 0.01)
+        except Interruption:
+            interrupted = True
+        except StoreUnavailable:
+            assert not is_free
+        finally:
+            sys.settrace(None)
+        if not is_free:
+            held.start("third", 60)  # behind whoever was interrupted
+        assert held.finish() == {name: name for name in (("first",) if is_free else ("first", "second", "third"))}
+    assert number > 6  # the lines up to waiting
 
 
 def test_an_interrupted_thread_leaves_nobody_behind_waiting():

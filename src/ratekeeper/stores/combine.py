@@ -108,28 +108,28 @@ class Combiner:
         gate = allocate_lock()
         gate.acquire()
         waiter = request.future = Waiter(gate)
-        self.line.append(request)
-        until = since + deadline * LEADS_FOR
-        if self.speaking.acquire(False):  # who spoke left, before it could see us or just after it answered
-            if self.leave(request):
-                waiter.gate = None
-                self.lead([request], since, until)
-                return waiter.answer()
-            self.fall_silent()
+        leads = False
         try:
-            opened = gate.acquire(True, deadline)
+            self.line.append(request)
+            leads = self.speaking.acquire(False)  # who spoke left, before it could see us or just after it answered
+            if leads and not self.leave(request):
+                leads = False
+                self.fall_silent()
+            opened = leads or gate.acquire(True, deadline)
         except BaseException:  # raised by the handler of a signal: others must not wait for this one
             with suppress(StoreUnavailable):
-                if self.give_up(request, waiter) and not waiter.finished:
-                    self.fall_silent()
+                leads = (self.give_up(request, waiter) and not waiter.finished) or leads
+            if leads:
+                self.fall_silent()
             raise
-        if opened:
-            pass_on(waiter)
-        elif not self.give_up(request, waiter):
-            raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
+        if not leads:
+            if opened:
+                pass_on(waiter)
+            elif not self.give_up(request, waiter):
+                raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
         if not waiter.finished:
             waiter.gate = None
-            self.lead([request], since, until)
+            self.lead([request], since, since + deadline * LEADS_FOR)
         return waiter.answer()
 
     def give_up(self, request: AnyRequest, waiter: Waiter) -> bool:
