@@ -18,6 +18,9 @@ nobody is locked out for longer than one full recovery.
 
 from __future__ import annotations
 
+from _thread import RLock
+from os import register_at_fork
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,7 +34,13 @@ RULES = (*ALGORITHMS, "concurrency")
 BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 
 
+# A child that is forked while another thread imports a rule would wait for that thread for ever.
+importing = RLock()
+register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
+
+
 def rule_of(name: str) -> ModuleType:
     """The module of a rule, imported when the first limit names it: a program pays for those that it uses."""
-    found: ModuleType = __import__(f"ratekeeper.algorithms.{name}", fromlist=["decide"])  # importlib is slow to import
+    with importing:
+        found: ModuleType = __import__(f"ratekeeper.algorithms.{name}", fromlist=["decide"])  # importlib is slow
     return found
