@@ -12,19 +12,29 @@ from contextlib import suppress
 Call = Callable[[str], object]
 
 
+# What the others call our algorithms, where they have them.
+LIMITS_NAMES = {
+    "fixed_window": "FixedWindowRateLimiter",
+    "sliding_log": "MovingWindowRateLimiter",
+    "sliding_window": "SlidingWindowCounterRateLimiter",
+}
+THROTTLED_NAMES = {
+    "fixed_window": "fixed_window",
+    "sliding_window": "sliding_window",
+    "token_bucket": "token_bucket",
+    "leaky_bucket": "leaking_bucket",
+    "gcra": "gcra",
+}
+
+
 def limits_peer(algorithm: str, count: int, seconds: int) -> Call | None:
     try:
         import limits
     except ImportError:
         return None
-    strategies = {
-        "fixed_window": limits.strategies.FixedWindowRateLimiter,
-        "sliding_log": limits.strategies.MovingWindowRateLimiter,
-        "sliding_window": limits.strategies.SlidingWindowCounterRateLimiter,
-    }
-    if algorithm not in strategies:
+    if algorithm not in LIMITS_NAMES:
         return None
-    strategy = strategies[algorithm](limits.storage.MemoryStorage())
+    strategy = getattr(limits.strategies, LIMITS_NAMES[algorithm])(limits.storage.MemoryStorage())
     item = limits.RateLimitItemPerSecond(count, seconds)
     hit = strategy.hit
     return lambda key: hit(item, key)
@@ -37,13 +47,7 @@ def throttled_peer(algorithm: str, count: int, seconds: int) -> Call | None:
         import throttled
     except ImportError:
         return None
-    using = {
-        "fixed_window": "fixed_window",
-        "sliding_window": "sliding_window",
-        "token_bucket": "token_bucket",
-        "leaky_bucket": "leaking_bucket",
-        "gcra": "gcra",
-    }.get(algorithm)
+    using = THROTTLED_NAMES.get(algorithm)
     if using is None:
         return None
     quota = throttled.per_duration(timedelta(seconds=seconds), count)

@@ -18,6 +18,7 @@ from typing import Any
 from hiredis import Reader, ReplyError
 
 from bench.harness import conditions, table
+from bench.peers import LIMITS_NAMES, THROTTLED_NAMES
 from ratekeeper import Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.model import Check, parse_limits
@@ -203,14 +204,9 @@ def ours(algorithm: str, server: Server) -> Any:
 def limits_peer(algorithm: str, server: Server) -> Any:
     import limits
 
-    strategies = {
-        "fixed_window": limits.strategies.FixedWindowRateLimiter,
-        "sliding_log": limits.strategies.MovingWindowRateLimiter,
-        "sliding_window": limits.strategies.SlidingWindowCounterRateLimiter,
-    }
-    if algorithm not in strategies:
+    if algorithm not in LIMITS_NAMES:
         return None
-    hit = strategies[algorithm](limits.storage.RedisStorage(server.url)).hit
+    hit = getattr(limits.strategies, LIMITS_NAMES[algorithm])(limits.storage.RedisStorage(server.url)).hit
     item = limits.RateLimitItemPerMinute(100, namespace="api")
     return lambda key: hit(item, key)
 
@@ -218,8 +214,7 @@ def limits_peer(algorithm: str, server: Server) -> Any:
 def throttled_peer(algorithm: str, server: Server) -> Any:
     import throttled
 
-    names = {"leaky_bucket": "leaking_bucket", "sliding_log": None}
-    using = names.get(algorithm, algorithm)
+    using = THROTTLED_NAMES.get(algorithm)
     if using is None:
         return None
     store = throttled.RedisStore(server=server.url)
