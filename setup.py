@@ -16,7 +16,7 @@ setup(
     ext_modules=[
         Extension(
             "ratekeeper.native.core",
-            sources=[f"{NATIVE}/{name}.c" for name in ("core", "decision", "store", "tables", "terms")],
+            sources=sorted(glob(f"{NATIVE}/*.c")),
             depends=[*glob(f"{NATIVE}/*.h"), *glob("src/ratekeeper/algorithms/*.h")],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
             extra_compile_args=["-O3", "-g0", "-std=gnu11", "-fvisibility=hidden", "-fno-plt", "-pthread"],

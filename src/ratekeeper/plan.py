@@ -157,17 +157,41 @@ class Asked:
         return Check(self.counter.name + kind, self.check.key, limit, 1, "local")
 
 
+class Ready:
+    """The limits that a request meets, as one prepared plan: ``check`` wants a key for each, made by ``keys``."""
+
+    __slots__ = ("check", "entries", "keys")
+
+    def __init__(self, entries: tuple[Entry, ...], store: Store | None) -> None:
+        self.entries = entries
+        self.keys = tuple([entry.counter.key for entry in entries])
+        rows = tuple([(entry.counter.name, entry.limit, entry.counter.constant) for entry in entries])
+        self.check: Callable[..., tuple[bool, tuple[Decision, ...]]] | None = None
+        if rows and store is not None:
+            self.check = store.prepare(rows).check
+
+
 class Selection:
     """The counters that a request meets."""
 
-    __slots__ = ("counters", "is_simple", "only", "store")
+    __slots__ = ("by_tier", "counters", "is_simple", "only", "ready", "store")
 
     def __init__(self, counters: tuple[Counter, ...]) -> None:
         self.counters = counters
         self.is_simple = all(counter.simple for counter in counters) and len({id(own.store) for own in counters}) < 2
         self.store = counters[0].store if counters else None
-        alone = len(counters) == 1 and self.is_simple and not counters[0].by_tier
+        self.by_tier: dict[str, Ready] = {}
+        self.ready: Ready | None = None  # where the tier makes no difference
+        if self.is_simple:
+            for tier in {ANY_TIER}.union(*[counter.entries for counter in counters if counter.by_tier]):
+                self.by_tier[tier] = self.ready_for(tier)
+            self.ready = self.by_tier[ANY_TIER] if len(self.by_tier) == 1 else None
+        alone = len(counters) == 1 and self.ready is not None
         self.only = counters[0] if alone and counters[0].default.check is not None else None  # type: ignore[union-attr]
+
+    def ready_for(self, tier: str) -> Ready:
+        entries = [counter.entries.get(tier, counter.default) for counter in self.counters]
+        return Ready(tuple([own for own in entries if own is not None and not own.is_unlimited]), self.store)
 
 
 def is_leaky(limit: Limit | Several) -> bool:

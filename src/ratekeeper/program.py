@@ -25,6 +25,7 @@ from ratekeeper.match import Index
 from ratekeeper.model import Check, Decision
 from ratekeeper.plan import BLOCKED, GRACED, REFUSED, Asked, Counter, Selection, asked, cost_of, is_leaky
 from ratekeeper.request import Request, is_preflight
+from ratekeeper.rules import ANY_TIER
 from ratekeeper.stores.standby import joined
 from ratekeeper.units import SECOND
 from ratekeeper.verdict import NO_NOTES, Notes, PolicyVerdict
@@ -97,21 +98,14 @@ class Program:
             decision = entry.check(key, only.constant)  # type: ignore[misc, union-attr]
             return PolicyVerdict(request, self.response, ((entry, decision),), "" if decision.allowed else "limit")  # type: ignore[arg-type]
         caller = Caller(self.identity, request)
-        entries, plan = [], []
-        for counter in selection.counters:
-            entry = counter.entry(caller) if counter.by_tier else counter.default
-            if not entry.is_unlimited:  # type: ignore[union-attr]
-                key = counter.key(caller)
-                entries.append(entry)
-                plan.append(entry.checks.get(key) or entry.check_of(key))  # type: ignore[union-attr]
-        if not plan:
+        ready = selection.ready
+        if ready is None:
+            ready = selection.by_tier.get(caller.tier) or selection.by_tier[ANY_TIER]
+        if ready.check is None:
             return PolicyVerdict(request, self.response)
-        decisions = selection.store.check(tuple(plan))  # type: ignore[union-attr]
-        why = ""
-        for decision in decisions:
-            if not decision.allowed:
-                why = "limit"
-        return PolicyVerdict(request, self.response, tuple(zip(entries, decisions, strict=True)), why)  # type: ignore[arg-type]
+        allowed, decisions = ready.check(tuple([key(caller) for key in ready.keys]))
+        answers = tuple(zip(ready.entries, decisions, strict=True))
+        return PolicyVerdict(request, self.response, answers, "" if allowed else "limit")
 
     def decide(self, selection: Selection, request: Request) -> Flow[PolicyVerdict]:
         """Decide anything, as the top of this file says."""

@@ -48,9 +48,11 @@ def limits(request):
 
 
 def asked(limiter):
-    """Each way to ask, once: what a limiter admits of five calls for each of two keys."""
+    """Each way to ask, once: what a limiter admits of five calls for each of three keys."""
     taken = [limiter.check("k").allowed for _ in range(5)]
     taken += [limiter.store.check((limiter.plan("j", 1),))[0].allowed for _ in range(5)]
+    prepared = limiter.store.prepare(((limiter.name, limiter.limits, 1),))
+    taken += [prepared.check(("i",))[0] for _ in range(5)]
     limiter.peek("k")
     return taken
 
@@ -58,7 +60,7 @@ def asked(limiter):
 def test_a_clock_that_asks_the_same_limiter_ends(limits):
     clock = Hostile(lambda: limiter.check("another"))
     limiter = Limiter(limits, store=NativeStore(clock=clock))
-    assert asked(limiter) == [True, True, True, False, False] * 2
+    assert asked(limiter) == [True, True, True, False, False] * 3
 
 
 def test_a_clock_that_asks_for_the_same_key_takes_from_it(limits):
@@ -73,6 +75,7 @@ def test_a_clock_that_clears_the_store_leaves_it_whole(limits):
     for number in range(100):
         assert limiter.check(f"key {number % 7}")
         assert limiter.store.check((limiter.plan("k", 1), limiter.plan("j", 2)))[0]
+        assert limiter.store.prepare(((limiter.name, limiter.limits, 1),) * 2).check(("k", "j"))[0]
     assert limiter.store.size() == 2
 
 
@@ -174,6 +177,55 @@ def test_a_plan_that_is_none_is_an_error(plan):
     assert store.check(()) == ()
 
 
+LIMIT = parse_limits("1/day")
+WRONG_ROWS = [None, [], "abc", (None,), (1, 2), (("s", LIMIT),)]
+WRONG_ROWS += [(("s", LIMIT, 0),), (("s", LIMIT, None),), (("s", 5, 1),)]
+WRONG_KEYS = [None, "ab", ["a", "b"], (), ("a",), ("a", "b", "c"), ("a", 5), ("a", ""), (None, "b")]
+
+
+@pytest.mark.parametrize("rows", WRONG_ROWS, ids=str)
+def test_rows_that_are_none_prepare_nothing(rows):
+    with pytest.raises((TypeError, AttributeError, ValueError)):
+        NativeStore().prepare(rows)
+
+
+@pytest.mark.parametrize("keys", WRONG_KEYS, ids=str)
+def test_keys_that_do_not_fit_a_prepared_plan_are_an_error_and_take_nothing(keys):
+    store = NativeStore()
+    prepared = store.prepare((("s", LIMIT, 1), ("z", LIMIT, 1)))
+    with pytest.raises((TypeError, ValueError)):
+        prepared.check(keys)
+    assert store.size() == 0
+    assert prepared.check(("a", "b"))[0]
+    assert store.prepare(()).check(()) == (True, ())
+    with pytest.raises(TypeError):
+        type(prepared)()
+
+
+def test_a_prepared_plan_outlives_its_store_and_forgotten_tables():
+    store = NativeStore(clock=FakeClock(start=1000.0))
+    check = store.prepare((("s", LIMIT, 1), ("z", LIMIT, 1))).check
+    assert check(("a", "a"))[0]
+    store.forget_tables()
+    assert [one.allowed for one in check(("a", "b"))[1]] == [False, True]
+    store.use_clock(FakeClock(start=90_000.0))
+    store.close()
+    del store
+    gc.collect()
+    assert check(("a", "b"))[0]
+
+
+@pytest.mark.parametrize("count", [1, 8, 40])
+def test_a_prepared_plan_may_be_long(count):
+    store = NativeStore()
+    limits = [parse_limits(KINDS[number % len(KINDS)]) for number in range(count)]
+    prepared = store.prepare(tuple([(f"s{number}", limit, 1) for number, limit in enumerate(limits)]))
+    for turn in range(5):
+        allowed, decisions = prepared.check(tuple(["k"] * count))
+        assert (allowed, len(decisions)) == (turn < 3, count)
+        assert {one.remaining for one in decisions} == {max(0, 2 - turn)}
+
+
 def test_tables_and_shelves_refuse_what_does_not_fit():
     core, limit = native.core, parse_limits("3/hour")
     shelf = core.Shelf(limit, 5, bytes(16))
@@ -186,7 +238,7 @@ def test_tables_and_shelves_refuse_what_does_not_fit():
         lambda: core.Table(shelf, limit, nanos=5),
         lambda: core.Table(5, limit),
         lambda: core.Terms(),
-        lambda: core.prepare(limit, 5, bytearray(10)),
+        lambda: core.make_guards(limit, 5, bytearray(10)),
         lambda: core.decided(Decision, (1, 2)),
         lambda: core.decided_at((1, 2), 0, 0),
         lambda: core.decided_at((False, limit, 0, 0, 1), "now", 0),
@@ -236,7 +288,11 @@ def test_calls_keep_no_reference_to_what_they_are_given(limits):
     for name in ("check", "peek", "take", "refund", "reset", "states"):
         ask = getattr(limiter.store, name)
         ways += [lambda ask=ask: ask(plan), lambda ask=ask: ask((plan[0], wrong)), lambda ask=ask: ask(wrong)]
-    watched = [key, other, cost, wrong, plan, *plan, limiter.limits, clock, limiter.store, Decision]
+    rows = ((limiter.name, limiter.limits, cost), (limiter.name, limiter.limits, 2))
+    for ask in (limiter.store.prepare(rows).check, lambda keys: limiter.store.prepare(rows).check(keys)):
+        ways += [lambda ask=ask: ask((key, other)), lambda ask=ask: ask((key, wrong)), lambda ask=ask: ask(wrong)]
+    ways += [lambda: limiter.store.prepare((rows[0], wrong)), lambda: limiter.store.prepare((*rows, ("s", wrong, 1)))]
+    watched = [key, other, cost, wrong, plan, *plan, rows, *rows, limiter.limits, clock, limiter.store, Decision]
 
     def run(act):
         clock.act = act
@@ -292,6 +348,7 @@ def test_threads_that_clear_ask_and_change_the_clock_at_once():
     sys.setswitchinterval(1e-6)
     store = NativeStore(clock=FakeClock(start=1000.0), max_keys=50)
     limiters = [Limiter(limits, store=store, name=str(limits)) for limits in KINDS]
+    prepared = store.prepare(tuple([(limiter.name, limiter.limits, 1) for limiter in limiters[-2:]]))
     failed = []
 
     def run(number):
@@ -300,6 +357,7 @@ def test_threads_that_clear_ask_and_change_the_clock_at_once():
                 limiter = limiters[(turn + number) % len(limiters)]
                 limiter.check(f"k{turn % 90}", cost=1 + turn % 3)
                 store.check((limiter.plan("a", 1), limiters[0].plan("b", 1)))
+                prepared.check((f"k{turn % 90}", "b"))
                 if turn % 50 == number:
                     store.clear()
                     store.use_clock(FakeClock(start=1000.0 + turn))

@@ -12,9 +12,14 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.stores.inprocess import MOST_TABLES
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock, TimedStoreContract, frozen
+from tests.stores.prepared import ThroughPrepared
 
 
 class TestMemoryStore(TimedStoreContract):
+    pass
+
+
+class TestMemoryStoreThroughPrepared(ThroughPrepared, TestMemoryStore):
     pass
 
 

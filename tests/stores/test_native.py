@@ -15,6 +15,7 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.keys import encode
 from ratekeeper.stores.memory import MemoryStore as PureStore
 from ratekeeper.testing import FakeClock, TimedStoreContract
+from tests.stores.prepared import ThroughPrepared
 
 if native.core is None:
     pytest.skip(native.REASON, allow_module_level=True)
@@ -37,6 +38,10 @@ class TestNativeStoreThroughTables(TimedStoreContract):
         from ratekeeper.model import parse_limits
 
         return self.store.table(space, parse_limits(limit)).check(key, cost)
+
+
+class TestNativeStoreThroughPrepared(ThroughPrepared, TestNativeStore):
+    pass
 
 
 def test_memory_is_native_where_it_was_built():
@@ -62,6 +67,7 @@ def test_a_key_means_the_same_to_check_and_to_a_plan():
         assert not limiter.check(key), key
         assert not limiter.peek(key), key
         assert not limiter.store.check((limiter.plan(key, 1),))[0], key
+        assert not limiter.store.prepare(((limiter.name, limiter.limits, 1),)).check((key,))[0], key
     assert limiter.store.table(limiter.name, limiter.limits).shelf.keys == len(keys)
 
 

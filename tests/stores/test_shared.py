@@ -13,6 +13,7 @@ import pytest
 from ratekeeper import AsyncLimiter, InvalidStore, Limiter, native
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.testing import FakeClock, TimedStoreContract
+from tests.stores.prepared import ThroughPrepared
 
 if native.core is None or sys.platform != "linux":
     pytest.skip(native.REASON, allow_module_level=True)
@@ -54,6 +55,10 @@ class TestSharedStoreInTwoMappings(TestSharedStore):
         for store in self.stores:
             store.close()
         remove(self.name)
+
+
+class TestSharedStoreThroughPrepared(ThroughPrepared, TestSharedStoreInTwoMappings):
+    pass
 
 
 def run(*scripts):

@@ -56,6 +56,14 @@ def answers(decision):
     )
 
 
+def prepared(store, plan):
+    """``store.check`` by a prepared plan."""
+    ready = store.prepare(tuple([(check.space, check.limit, check.cost) for check in plan]))
+    allowed, decisions = ready.check(tuple([check.key for check in plan]))
+    assert allowed is all(decision.allowed for decision in decisions)
+    return decisions
+
+
 class Pair:
     """Both stores on one clock, asked the same."""
 
@@ -65,8 +73,11 @@ class Pair:
         self.native = NativeStore(clock=self.clock)
 
     def ask(self, operation, plan, *more):
-        expected = getattr(self.pure, operation)(plan, *more)
-        found = getattr(self.native, operation)(plan, *more)
+        if operation == "prepared":
+            expected, found = (prepared(store, plan) for store in (self.pure, self.native))
+        else:
+            expected = getattr(self.pure, operation)(plan, *more)
+            found = getattr(self.native, operation)(plan, *more)
         if expected is None:
             assert found is None
             return
@@ -139,7 +150,7 @@ def test_plans_of_many_keys_agree(seed):
             Check(f"space {index}", f"key {chance.randrange(4)}", limits[index], random_cost(chance, limits[index]))
             for index in (chance.randrange(len(limits)) for _ in range(chance.randrange(1, 6)))
         )
-        pair.ask(chance.choice(["check", "check", "check", "peek", "take", "refund"]), plan)
+        pair.ask(chance.choice(["check", "check", "prepared", "prepared", "peek", "take", "refund"]), plan)
         pair.compare_states(plan)
 
 
@@ -156,7 +167,7 @@ def test_a_limit_that_changes_under_way_agrees():
 
 def test_unlimited_agrees():
     pair, limit = Pair(5.0), parse_limits("unlimited")
-    for operation in ("check", "peek", "take", "refund", "reset"):
+    for operation in ("check", "prepared", "peek", "take", "refund", "reset"):
         plan = (Check("walk", "k", limit, 10**15 - 1), Check("walk", "k", limit, 1))
         pair.ask(operation, plan)
         pair.compare_states(plan)

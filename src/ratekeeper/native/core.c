@@ -63,12 +63,12 @@ static PyObject *shared_size(PyObject *module, PyObject *args) {
     return PyLong_FromSize_t(size);
 }
 
-/* prepare(limit, max_keys, memory): make the guards of a table that nobody has seen yet. */
-static PyObject *prepare(PyObject *module, PyObject *args) {
+/* make_guards(limit, max_keys, memory): of a table that nobody has seen yet. */
+static PyObject *make_guards(PyObject *module, PyObject *args) {
     PyObject *limit;
     unsigned long long max_keys;
     Py_buffer memory;
-    if (!PyArg_ParseTuple(args, "OKw*:prepare", &limit, &max_keys, &memory))
+    if (!PyArg_ParseTuple(args, "OKw*:make_guards", &limit, &max_keys, &memory))
         return NULL;
     TermsObject *terms = terms_from(PyModule_GetState(module), limit);
     Shape *shape = terms ? shape_of(terms->limits, terms->parts, true, CAN_SWAP) : NULL;
@@ -92,7 +92,7 @@ static PyMethodDef methods[] = {
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},
-    {"prepare", prepare, METH_VARARGS, "Make shared memory ready, before anybody else sees it."},
+    {"make_guards", make_guards, METH_VARARGS, "Make shared memory ready, before anybody else sees it."},
     {NULL, NULL, 0, NULL}};
 
 static int start(PyObject *module) {
@@ -101,7 +101,7 @@ static int start(PyObject *module) {
     struct { PyTypeObject **place; PyType_Spec *spec; const char *name; } types[] = {
         {&state->terms_type, &terms_spec, NULL},       {&state->decision_type, &decision_spec, "Decision"},
         {&state->shelf_type, &shelf_spec, "Shelf"},    {&state->table_type, &table_spec, "Table"},
-        {&state->store_type, &store_spec, "Store"},
+        {&state->store_type, &store_spec, "Store"},    {&state->prepared_type, &prepared_spec, "Prepared"},
     };
     for (size_t index = 0; index < sizeof(types) / sizeof(types[0]); index++) {
         *types[index].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[index].spec, NULL);
@@ -128,6 +128,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->shelf_type);
     Py_VISIT(state->table_type);
     Py_VISIT(state->store_type);
+    Py_VISIT(state->prepared_type);
     Py_VISIT(state->encode);
     Py_VISIT(state->whole_cost);
     Py_VISIT(state->to_micros);
@@ -155,6 +156,7 @@ static void finish(void *module) {
     Py_CLEAR(state->shelf_type);
     Py_CLEAR(state->table_type);
     Py_CLEAR(state->store_type);
+    Py_CLEAR(state->prepared_type);
     Py_CLEAR(state->space);
     Py_CLEAR(state->key);
     Py_CLEAR(state->limit);

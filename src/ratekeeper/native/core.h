@@ -23,7 +23,7 @@
 typedef struct DecisionObject DecisionObject;
 
 typedef struct {
-    PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type;
+    PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type, *prepared_type;
     PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
     PyObject *space, *key, *limit, *cost, *table_for;    /* names */
@@ -85,7 +85,16 @@ typedef struct {
     Known known[KNOWN_TABLES];
 } StoreObject;
 
-extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec;
+typedef struct {
+    PyObject_HEAD
+    StoreObject *store;
+    int count;
+    TableObject **tables;
+    u64 *costs;
+    size_t bytes; /* of a batch */
+} PreparedObject;
+
+extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec, prepared_spec;
 
 static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
 
@@ -95,6 +104,7 @@ bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64
 bool cost_from(State *state, PyObject *cost, u64 *number);
 bool read_nanos(State *state, PyObject *nanos, u64 *now);
 bool set_nanos(PyObject **place, PyObject *nanos);
+PyObject *store_prepare(StoreObject *store, PyObject *rows);
 
 /* Microseconds of the machine's monotonic clock. */
 static inline u64 machine_clock(void) {

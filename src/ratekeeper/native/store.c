@@ -1,206 +1,12 @@
-/* Store: whole plans, on tables that its Python subclass finds; and the module. */
-#include "core.h"
-
-/* What a plan needs while it is decided, in one piece. */
-typedef struct {
-    int count;
-    Item *items;
-    Item **order;
-    TableObject **tables; /* owned */
-    Evidence *evidence;
-    u64 *words;
-    void *memory;
-} Batch;
-
-static void drop_batch(Batch *batch) {
-    for (int index = 0; index < batch->count; index++)
-        Py_XDECREF((PyObject *)batch->tables[index]);
-    PyMem_Free(batch->words);
-    PyMem_Free(batch->memory);
-}
-
-static inline size_t known_at(const PyObject *space, const PyObject *limit) {
-    u64 mixed = ((u64)(uintptr_t)space ^ (u64)(uintptr_t)limit << 20) * 0x9E3779B97F4A7C15ULL;
-    return mixed >> 56;
-}
-
-/* The table of a check, by the identity of its space and limit; those seen lately are found without a call. */
-static TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limit) {
-    Known *known = self->known + known_at(space, limit);
-    TableObject *found = NULL;
-    hold(&self->lock);
-    if (known->space == space && known->limit == limit) {
-        found = known->table;
-        Py_INCREF((PyObject *)found);
-    }
-    let_go(&self->lock);
-    if (found)
-        return found;
-    PyObject *made = PyObject_CallMethodObjArgs((PyObject *)self, self->state->table_for, space, limit, NULL);
-    if (!made)
-        return NULL;
-    if (Py_TYPE(made) != self->state->table_type) {
-        PyErr_Format(PyExc_TypeError, "table_for: expected a Table, got %R", (PyObject *)Py_TYPE(made));
-        Py_DECREF(made);
-        return NULL;
-    }
-    Py_INCREF(space);
-    Py_INCREF(limit);
-    Py_INCREF(made);
-    hold(&self->lock);
-    Known before = *known;
-    *known = (Known){space, limit, (TableObject *)made};
-    let_go(&self->lock);
-    Py_XDECREF(before.space);
-    Py_XDECREF(before.limit);
-    Py_XDECREF((PyObject *)before.table);
-    return (TableObject *)made;
-}
-
-static bool item_from(StoreObject *self, PyObject *check, TableObject **table, Item *item) {
-    State *state = self->state;
-    PyObject *space = PyObject_GetAttr(check, state->space), *limit = NULL, *key = NULL, *cost = NULL;
-    bool done = false;
-    *table = NULL;
-    if (space)
-        limit = PyObject_GetAttr(check, state->limit);
-    if (limit)
-        key = PyObject_GetAttr(check, state->key);
-    if (key)
-        cost = PyObject_GetAttr(check, state->cost);
-    if (cost)
-        *table = table_for(self, space, limit);
-    if (*table) {
-        item->shelf = (*table)->shelf;
-        item->limits = (*table)->terms->limits;
-        done = hash_key(state, (*table)->home->shelf, key, true, &item->hash) && cost_from(state, cost, &item->cost);
-    }
-    Py_XDECREF(space);
-    Py_XDECREF(limit);
-    Py_XDECREF(key);
-    Py_XDECREF(cost);
-    return done;
-}
-
-static bool make_batch(StoreObject *self, PyObject *plan, Batch *batch) {
-    memset(batch, 0, sizeof(*batch));
-    if (!PyTuple_Check(plan)) {
-        PyErr_Format(PyExc_TypeError, "plan: expected a tuple of checks, got %R", (PyObject *)Py_TYPE(plan));
-        return false;
-    }
-    int count = (int)PyTuple_Size(plan);
-    size_t each = sizeof(Item) + sizeof(Item *) + sizeof(TableObject *);
-    batch->memory = PyMem_Malloc(count * each + 1);
-    if (!batch->memory) {
-        PyErr_NoMemory();
-        return false;
-    }
-    memset(batch->memory, 0, count * each);
-    batch->items = batch->memory;
-    batch->order = (Item **)(batch->items + count);
-    batch->tables = (TableObject **)(batch->order + count);
-    size_t words = 0, parts = 0;
-    for (int index = 0; index < count; index++) {
-        batch->count = index + 1;
-        if (!item_from(self, PyTuple_GetItem(plan, index), batch->tables + index, batch->items + index)) {
-            drop_batch(batch);
-            return false;
-        }
-        parts += batch->tables[index]->terms->parts;
-        words += batch->items[index].shelf ? 2 * batch->items[index].shelf->shape->words : 0;
-    }
-    batch->words = PyMem_Malloc(words * sizeof(u64) + parts * sizeof(Evidence) + 1);
-    if (!batch->words) {
-        drop_batch(batch);
-        PyErr_NoMemory();
-        return false;
-    }
-    u64 *next = batch->words;
-    for (int index = 0; index < count; index++) {
-        Item *item = batch->items + index;
-        if (!item->shelf)
-            continue;
-        item->old = next;
-        item->new = next + item->shelf->shape->words;
-        next += 2 * item->shelf->shape->words;
-    }
-    batch->evidence = (Evidence *)next;
-    return true;
-}
-
-static u64 changes_of(const Batch *batch, int from, int until) {
-    u64 sum = 0;
-    for (int index = from; index < until; index++)
-        if (batch->items[index].shelf && !batch->items[index].shelf->shape->shared)
-            sum += changes_in(batch->items[index].shelf);
-    return sum;
-}
-
-static void watch(StoreObject *self, const Batch *batch) {
-    for (int index = 0; self->nanos && index < batch->count; index++)
-        if (batch->items[index].shelf)
-            batch->items[index].shelf->watched = true;
-}
-
-/* Take the regions of some items and read their states and, after that, the clock; -1 with an error set.
- *
- * A clock that is read by a call is read before: if somebody wrote meanwhile, its instant is too early.
- */
-static int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
-    int error, count = until - from;
-    watch(self, batch);
-    for (int look = 1;; look++) {
-        u64 seen = changes_of(batch, from, until);
-        if (self->nanos && !read_nanos(self->state, self->nanos, now))
-            return -1;
-        int regions = lock_all(batch->items + from, count, batch->order, &error);
-        if (error) {
-            unlock_all(batch->order, regions);
-            errno = error;
-            PyErr_SetFromErrno(PyExc_OSError);
-            return -1;
-        }
-        if (!self->nanos || seen == changes_of(batch, from, until) || look == MOST_LOOKS) {
-            for (int index = 0; index < count; index++)
-                read_item(batch->items + from, index);
-            if (!self->nanos)
-                *now = machine_clock();
-            return regions;
-        }
-        unlock_all(batch->order, regions);
-    }
-}
+/* Store: whole plans, on tables that its Python subclass finds. */
+#include "batch.h"
 
 static PyObject *commit(StoreObject *self, PyObject *plan, bool peek) {
     Batch batch;
-    u64 now;
+    bool allowed;
     if (!make_batch(self, plan, &batch))
         return NULL;
-    PyObject *found = NULL;
-    int regions = open_items(self, &batch, 0, batch.count, &now);
-    if (regions >= 0) {
-        bool kept = check_all(batch.items, batch.count, now, peek, batch.evidence);
-        unlock_all(batch.order, regions);
-        if (kept)
-            found = PyTuple_New(batch.count);
-        else
-            PyErr_NoMemory();
-    }
-    bool takes = !peek;
-    for (int index = 0; index < batch.count; index++)
-        takes = takes && batch.items[index].allowed;
-    Evidence *evidence = batch.evidence;
-    static const Evidence boundless = {false, true, {0, 0, 0}};
-    for (int index = 0; found && index < batch.count; index++) {
-        Item *item = batch.items + index;
-        TermsObject *terms = batch.tables[index]->terms;
-        u64 cost = takes || !item->allowed ? item->cost : 0;
-        PyObject *decision = decision_from(terms, item->shelf ? evidence : &boundless, item->allowed, now, cost);
-        if (item->shelf)
-            evidence += terms->parts;
-        if (!decision || PyTuple_SetItem(found, index, decision) < 0)
-            Py_CLEAR(found);
-    }
+    PyObject *found = decide_batch(self, &batch, peek, &allowed);
     drop_batch(&batch);
     return found;
 }
@@ -222,7 +28,6 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
     }
     if (!make_batch(self, plan, &batch))
         return NULL;
-    static const Evidence boundless = {false, true, {0, 0, 0}};
     PyObject *found = PyTuple_New(batch.count);
     for (int index = 0; found && index < batch.count; index++) {
         Item *item = batch.items + index;
@@ -234,7 +39,7 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
             bool kept = !item->shelf || change_item(item, change, now, taken_at == Py_None ? (i64)now : at, batch.evidence);
             unlock_all(batch.order, regions);
             if (kept)
-                decision = decision_from(terms, item->shelf ? batch.evidence : &boundless, true, now, 0);
+                decision = decision_from(terms, item->shelf ? batch.evidence : &BOUNDLESS, true, now, 0);
             else
                 PyErr_NoMemory();
         }
@@ -460,6 +265,8 @@ static PyMethodDef store_methods[] = {
     {"reset", (PyCFunction)store_reset, METH_O, "reset($self, plan, /)\n--\n\nForget what the plan's keys used."},
     {"states", (PyCFunction)store_states, METH_O,
      "states($self, plan, /)\n--\n\nNow, and the state of each check: to foresee a wait."},
+    {"prepare", (PyCFunction)store_prepare, METH_O,
+     "prepare($self, rows, /)\n--\n\nA plan of (space, limit, cost) that waits for keys: ``prepare(rows).check(keys)``."},
     {"forget_tables", (PyCFunction)store_forget, METH_NOARGS,
      "forget_tables($self, /)\n--\n\nAsk ``table_for`` again for every space and limit."},
     {NULL, NULL, 0, NULL}};

@@ -2,7 +2,8 @@
 
 A store answers whole plans: ``check``, ``peek``, ``take``, ``refund``, ``reset``, ``states``, ``close``.  One that
 cannot block also hands out tables (``table(space, limit)``) whose ``check(key, cost)`` is the hot path;
-``table_for`` gives those of rules and callers, which may have several limits under one name.
+``table_for`` gives those of rules and callers, which may have several limits under one name, and ``prepare`` a plan of
+several limits that only waits for keys.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ratekeeper.clock import Clock
     from ratekeeper.model import Decision, Limit, Plan, Several, State
-    from ratekeeper.stores.memory import MemoryTable
+    from ratekeeper.stores.memory import MemoryTable, Prepared
 
     class Store(Protocol):
         blocking: bool
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]: ...
         def table(self, space: str, limit: Limit | Several) -> MemoryTable: ...
         def table_for(self, space: str, limit: Limit | Several) -> MemoryTable: ...
+        def prepare(self, rows: tuple[tuple[str, Limit | Several, int], ...]) -> Prepared: ...
         def close(self) -> None: ...
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     # States by key, and the same keys in no order, to draw from.
     Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
+    Row = tuple["MemoryTable", str | bytes, int]  # a check: its table, key and cost
 
 SAMPLE = 64  # keys compared when a full table must forget some
 RUN = 4
@@ -224,6 +225,10 @@ class MemoryStore:
         found = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
         return self.clock.nanos() // 1000, found
 
+    def prepare(self, rows: tuple[tuple[str, Limit | Several, int], ...]) -> Prepared:
+        """A plan of (space, limit, cost) that waits for keys: ``prepare(rows).check(keys)``."""
+        return Prepared(self, rows)
+
     def use_clock(self, clock: Clock) -> None:
         """Read the time from another clock from now on."""
         with self.lock:
@@ -256,40 +261,42 @@ class MemoryStore:
                 return decided(Decision, (True, check.limit, new, now, 0))
 
     def commit(self, plan: Plan, *, peek: bool) -> tuple[Decision, ...]:
-        tables = [self.table(check.space, check.limit) for check in plan]
+        return self.decide([(self.table(check.space, check.limit), check.key, check.cost) for check in plan], peek)[1]
+
+    def decide(self, rows: list[Row], peek: bool) -> tuple[bool, tuple[Decision, ...]]:
+        """Decide all rows as one: whether all were admitted, and each decision."""
         while True:
             before: dict[tuple[MemoryTable, str | bytes], State] = {}
-            for table, check in zip(tables, plan, strict=True):
-                before[table, check.key] = table.states.get(check.key, table.empty)
+            for table, key, _ in rows:
+                before[table, key] = table.states.get(key, table.empty)
             now = self.clock.nanos() // 1000
             after = dict(before)  # a key that stands twice in a plan pays twice
             answers = []
             fits = True
-            for table, check in zip(tables, plan, strict=True):
-                place = table, check.key
-                state = after[place]
-                new, allowed = check.limit.rule.decide(state, now, check.limit, check.cost)
-                after[place] = new
+            for table, key, cost in rows:
+                state = after[table, key]
+                new, allowed = table.decide(state, now, table.limit, cost)
+                after[table, key] = new
                 fits = fits and allowed
-                answers.append((allowed, check, state, new))
+                answers.append((allowed, table.limit, state, new, cost))
             if fits and not peek:
                 if self.swap_all(before, after, now):
-                    return tuple(
-                        [decided(Decision, (True, asked.limit, new, now, asked.cost)) for _, asked, _, new in answers]
+                    return True, tuple(
+                        [decided(Decision, (True, limit, new, now, cost)) for _, limit, _, new, cost in answers]
                     )
                 continue
             if not peek:  # only a state from the future, or above a lowered limit, is written on a refusal
                 mended = {
-                    (table, asked.key): new
-                    for table, (allowed, asked, state, new) in zip(tables, answers, strict=True)
-                    if not allowed and new is not state and state is before[table, asked.key]
+                    (table, key): new
+                    for (table, key, _), (allowed, _, state, new, _) in zip(rows, answers, strict=True)
+                    if not allowed and new is not state and state is before[table, key]
                 }
                 if mended and not self.swap_all({place: before[place] for place in mended}, mended, now):
                     continue
-            return tuple(
+            return fits, tuple(
                 [
-                    decided(Decision, (allowed, asked.limit, state, now, 0 if allowed else asked.cost))
-                    for allowed, asked, state, _ in answers
+                    decided(Decision, (allowed, limit, state, now, 0 if allowed else cost))
+                    for allowed, limit, state, _, cost in answers
                 ]
             )
 
@@ -316,6 +323,24 @@ class MemoryStore:
             for place in fresh:  # last, as a full table may forget one of the others for it
                 place[0].enter(place[1], after[place], now)
             return True
+
+
+class Prepared:
+    """A plan whose spaces, limits and costs are known, so that only keys are missing."""
+
+    __slots__ = ("rows", "store")
+
+    def __init__(self, store: MemoryStore, rows: tuple[tuple[str, Limit | Several, int], ...]) -> None:
+        self.store = store
+        self.rows = [(store.table_for(space, limit), whole_cost(cost)) for space, limit, cost in rows]
+
+    def check(self, keys: tuple[Key, ...]) -> tuple[bool, tuple[Decision, ...]]:
+        """Take every cost for its key, or none: whether it was all, and the decisions."""
+        if len(keys) != len(self.rows):
+            raise TypeError(f"check: expected a tuple of {len(self.rows)} keys, got {keys!r}")
+        return self.store.decide(
+            [(table, encode(key), cost) for (table, cost), key in zip(self.rows, keys, strict=True)], False
+        )
 
 
 def take(state: State, now: int, check: Check) -> State:

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekeeper.errors import InvalidStore, shown
-from ratekeeper.native.core import BUILD, prepare, shape, shared_size
+from ratekeeper.native.core import BUILD, make_guards, shape, shared_size
 from ratekeeper.stores.native import MOST_KEYS
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Folder:
             os.posix_fallocate(file, 0, size)
             os.pwrite(file, MAGIC % FORMAT + json.dumps(head).encode(), 0)
             with mmap.mmap(file, size - HEAD, offset=HEAD) as memory:
-                prepare(limit, max_keys, memory)
+                make_guards(limit, max_keys, memory)
             os.rename(draft, f"{self.path}/{name}")
         except OSError as error:
             os.unlink(draft)

@@ -1,0 +1,188 @@
+/* Plans in numbers, decided as one. */
+#include "batch.h"
+
+static size_t words_of(const TableObject *table) { return table->shelf ? table->shelf->shape->words : 0; }
+
+size_t batch_bytes(TableObject *const *tables, int count) {
+    size_t bytes = (size_t)count * (sizeof(Item) + sizeof(Item *));
+    for (int index = 0; index < count; index++)
+        bytes += tables[index]->terms->parts * sizeof(Evidence) + 2 * words_of(tables[index]) * sizeof(u64);
+    return bytes;
+}
+
+void share_out(Batch *batch, void *memory) {
+    size_t parts = 0;
+    batch->items = memory;
+    batch->order = (Item **)(batch->items + batch->count);
+    batch->evidence = (Evidence *)(batch->order + batch->count);
+    for (int index = 0; index < batch->count; index++)
+        parts += batch->tables[index]->terms->parts;
+    u64 *next = (u64 *)(batch->evidence + parts);
+    for (int index = 0; index < batch->count; index++) {
+        TableObject *table = batch->tables[index];
+        size_t words = words_of(table);
+        batch->items[index] = (Item){.shelf = table->shelf, .limits = table->terms->limits, .old = next, .new = next + words};
+        next += 2 * words;
+    }
+}
+
+static inline size_t known_at(const PyObject *space, const PyObject *limit) {
+    u64 mixed = ((u64)(uintptr_t)space ^ (u64)(uintptr_t)limit << 20) * 0x9E3779B97F4A7C15ULL;
+    return mixed >> 56;
+}
+
+/* Those seen lately are found without a call. */
+TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limit) {
+    Known *known = self->known + known_at(space, limit);
+    TableObject *found = NULL;
+    hold(&self->lock);
+    if (known->space == space && known->limit == limit) {
+        found = known->table;
+        Py_INCREF((PyObject *)found);
+    }
+    let_go(&self->lock);
+    if (found)
+        return found;
+    PyObject *made = PyObject_CallMethodObjArgs((PyObject *)self, self->state->table_for, space, limit, NULL);
+    if (!made)
+        return NULL;
+    if (Py_TYPE(made) != self->state->table_type) {
+        PyErr_Format(PyExc_TypeError, "table_for: expected a Table, got %R", (PyObject *)Py_TYPE(made));
+        Py_DECREF(made);
+        return NULL;
+    }
+    Py_INCREF(space);
+    Py_INCREF(limit);
+    Py_INCREF(made);
+    hold(&self->lock);
+    Known before = *known;
+    *known = (Known){space, limit, (TableObject *)made};
+    let_go(&self->lock);
+    Py_XDECREF(before.space);
+    Py_XDECREF(before.limit);
+    Py_XDECREF((PyObject *)before.table);
+    return (TableObject *)made;
+}
+
+static TableObject *table_of(StoreObject *self, PyObject *check) {
+    PyObject *space = PyObject_GetAttr(check, self->state->space);
+    PyObject *limit = space ? PyObject_GetAttr(check, self->state->limit) : NULL;
+    TableObject *table = limit ? table_for(self, space, limit) : NULL;
+    Py_XDECREF(space);
+    Py_XDECREF(limit);
+    return table;
+}
+
+static bool ask_for(State *state, PyObject *check, const TableObject *table, Item *item) {
+    PyObject *key = PyObject_GetAttr(check, state->key), *cost = key ? PyObject_GetAttr(check, state->cost) : NULL;
+    bool done = cost && hash_key(state, table->home->shelf, key, true, &item->hash) &&
+                cost_from(state, cost, &item->cost);
+    Py_XDECREF(key);
+    Py_XDECREF(cost);
+    return done;
+}
+
+bool make_batch(StoreObject *self, PyObject *plan, Batch *batch) {
+    memset(batch, 0, sizeof(*batch));
+    if (!PyTuple_Check(plan)) {
+        PyErr_Format(PyExc_TypeError, "plan: expected a tuple of checks, got %R", (PyObject *)Py_TYPE(plan));
+        return false;
+    }
+    int count = (int)PyTuple_Size(plan);
+    batch->tables = PyMem_Malloc((size_t)count * sizeof(TableObject *) + 1);
+    for (; batch->tables && batch->count < count; batch->count++)
+        if (!(batch->tables[batch->count] = table_of(self, PyTuple_GetItem(plan, batch->count)))) {
+            drop_batch(batch);
+            return false;
+        }
+    if (batch->tables)
+        batch->memory = PyMem_Malloc(batch_bytes(batch->tables, count) + 1);
+    if (!batch->memory) {
+        drop_batch(batch);
+        PyErr_NoMemory();
+        return false;
+    }
+    share_out(batch, batch->memory);
+    for (int index = 0; index < count; index++)
+        if (!ask_for(self->state, PyTuple_GetItem(plan, index), batch->tables[index], batch->items + index)) {
+            drop_batch(batch);
+            return false;
+        }
+    return true;
+}
+
+void drop_batch(Batch *batch) {
+    for (int index = 0; index < batch->count; index++)
+        Py_DECREF((PyObject *)batch->tables[index]);
+    PyMem_Free(batch->tables);
+    PyMem_Free(batch->memory);
+}
+
+static u64 changes_of(const Batch *batch, int from, int until) {
+    u64 sum = 0;
+    for (int index = from; index < until; index++)
+        if (batch->items[index].shelf && !batch->items[index].shelf->shape->shared)
+            sum += changes_in(batch->items[index].shelf);
+    return sum;
+}
+
+static void watch(StoreObject *self, const Batch *batch) {
+    for (int index = 0; self->nanos && index < batch->count; index++)
+        if (batch->items[index].shelf)
+            batch->items[index].shelf->watched = true;
+}
+
+/* The clock is read after the states; one that is read by a call before: if somebody wrote meanwhile, it is too early. */
+int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
+    int error, count = until - from;
+    watch(self, batch);
+    for (int look = 1;; look++) {
+        u64 seen = changes_of(batch, from, until);
+        if (self->nanos && !read_nanos(self->state, self->nanos, now))
+            return -1;
+        int regions = lock_all(batch->items + from, count, batch->order, &error);
+        if (error) {
+            unlock_all(batch->order, regions);
+            errno = error;
+            PyErr_SetFromErrno(PyExc_OSError);
+            return -1;
+        }
+        if (!self->nanos || seen == changes_of(batch, from, until) || look == MOST_LOOKS) {
+            for (int index = 0; index < count; index++)
+                read_item(batch->items + from, index);
+            if (!self->nanos)
+                *now = machine_clock();
+            return regions;
+        }
+        unlock_all(batch->order, regions);
+    }
+}
+
+PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed) {
+    u64 now;
+    PyObject *found = NULL;
+    int regions = open_items(self, batch, 0, batch->count, &now);
+    if (regions < 0)
+        return NULL;
+    bool kept = check_all(batch->items, batch->count, now, peek, batch->evidence);
+    unlock_all(batch->order, regions);
+    if (kept)
+        found = PyTuple_New(batch->count);
+    else
+        PyErr_NoMemory();
+    *allowed = true;
+    for (int index = 0; index < batch->count; index++)
+        *allowed = *allowed && batch->items[index].allowed;
+    Evidence *evidence = batch->evidence;
+    for (int index = 0; found && index < batch->count; index++) {
+        Item *item = batch->items + index;
+        TermsObject *terms = batch->tables[index]->terms;
+        u64 cost = (*allowed && !peek) || !item->allowed ? item->cost : 0;
+        PyObject *decision = decision_from(terms, item->shelf ? evidence : &BOUNDLESS, item->allowed, now, cost);
+        if (item->shelf)
+            evidence += terms->parts;
+        if (!decision || PyTuple_SetItem(found, index, decision) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}

@@ -1,0 +1,35 @@
+/* A plan while it is decided: its checks in numbers, and the memory that deciding them takes. */
+#ifndef RATEKEEPER_BATCH_H
+#define RATEKEEPER_BATCH_H
+
+#include "core.h"
+
+typedef struct {
+    int count;
+    Item *items;
+    Item **order;
+    TableObject **tables;
+    Evidence *evidence;
+    void *memory; /* to be freed; NULL: it lies with the caller */
+} Batch;
+
+static const Evidence BOUNDLESS = {false, true, {0, 0, 0}};
+
+/* The bytes that a batch needs, and how they are shared out.  The tables are known. */
+size_t batch_bytes(TableObject *const *tables, int count);
+void share_out(Batch *batch, void *memory);
+
+/* The table of a space and a limit, found by their identity; a new reference. */
+TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limit);
+
+/* The checks of a plan; false with an error set.  What was made is to be dropped. */
+bool make_batch(StoreObject *self, PyObject *plan, Batch *batch);
+void drop_batch(Batch *batch);
+
+/* Take the regions of some items and read their states and the clock; -1 with an error set. */
+int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now);
+
+/* Decide all items as one: their decisions in a tuple, and whether all were admitted. */
+PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed);
+
+#endif

@@ -1,0 +1,124 @@
+/* Prepared: a plan whose spaces, limits and costs are known, so that only keys are missing. */
+#include "batch.h"
+
+#define SOME_BYTES 2048 /* of the stack: what some limits of two words each need */
+
+static int prepared_clear(PreparedObject *self) {
+    Py_CLEAR(self->store);
+    return 0;
+}
+
+static void prepared_free(PreparedObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    prepared_clear(self);
+    for (int index = 0; index < self->count; index++)
+        Py_DECREF((PyObject *)self->tables[index]);
+    PyMem_Free(self->tables);
+    PyMem_Free(self->costs);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static int prepared_traverse(PreparedObject *self, visitproc visit, void *arg) {
+    Py_VISIT((PyObject *)Py_TYPE((PyObject *)self));
+    Py_VISIT((PyObject *)self->store);
+    for (int index = 0; index < self->count; index++)
+        Py_VISIT((PyObject *)self->tables[index]);
+    return 0;
+}
+
+static bool add_row(PreparedObject *self, PyObject *row) {
+    PyObject *space, *limit, *cost;
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOO", &space, &limit, &cost)) {
+        PyErr_Format(PyExc_TypeError, "prepare: expected (space, limit, cost), got %R", row);
+        return false;
+    }
+    if (!cost_from(self->store->state, cost, self->costs + self->count))
+        return false;
+    TableObject *table = table_for(self->store, space, limit);
+    if (!table)
+        return false;
+    self->tables[self->count++] = table;
+    return true;
+}
+
+PyObject *store_prepare(StoreObject *store, PyObject *rows) {
+    if (!PyTuple_Check(rows)) {
+        PyErr_Format(PyExc_TypeError, "prepare: expected a tuple of (space, limit, cost), got %R", (PyObject *)Py_TYPE(rows));
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_Size(rows);
+    allocfunc alloc = PyType_GetSlot(store->state->prepared_type, Py_tp_alloc);
+    PreparedObject *self = (PreparedObject *)alloc(store->state->prepared_type, 0);
+    if (!self)
+        return NULL;
+    self->store = (StoreObject *)Py_NewRef((PyObject *)store);
+    self->tables = PyMem_Malloc((size_t)count * sizeof(TableObject *) + 1);
+    self->costs = PyMem_Malloc((size_t)count * sizeof(u64) + 1);
+    if (!self->tables || !self->costs) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t index = 0; index < count; index++)
+        if (!add_row(self, PyTuple_GetItem(rows, index))) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    self->bytes = batch_bytes(self->tables, self->count);
+    return (PyObject *)self;
+}
+
+/* Neighbours with the same key on tables of one seed are hashed once. */
+static bool hash_keys(PreparedObject *self, PyObject *keys, Item *items) {
+    State *state = self->store->state;
+    PyObject *before = NULL;
+    for (int index = 0; index < self->count; index++) {
+        PyObject *key = PyTuple_GetItem(keys, index);
+        const Shelf *shelf = self->tables[index]->home->shelf;
+        if (key == before && !memcmp(shelf->seed, self->tables[index - 1]->home->shelf->seed, sizeof(shelf->seed)))
+            items[index].hash = items[index - 1].hash;
+        else if (!hash_key(state, shelf, key, false, &items[index].hash))
+            return false;
+        items[index].cost = self->costs[index];
+        before = key;
+    }
+    return true;
+}
+
+static PyObject *prepared_check(PreparedObject *self, PyObject *keys) {
+    if (!PyTuple_Check(keys) || PyTuple_Size(keys) != self->count)
+        return PyErr_Format(PyExc_TypeError, "check: expected a tuple of %d keys, got %R", self->count, keys);
+    u64 some[SOME_BYTES / sizeof(u64)];
+    Batch batch = {.count = self->count, .tables = self->tables};
+    if (self->bytes > sizeof(some) && !(batch.memory = PyMem_Malloc(self->bytes)))
+        return PyErr_NoMemory();
+    share_out(&batch, batch.memory ? batch.memory : some);
+    bool allowed;
+    PyObject *decisions = NULL, *answer = NULL;
+    if (hash_keys(self, keys, batch.items))
+        decisions = decide_batch(self->store, &batch, false, &allowed);
+    if (decisions)
+        answer = PyTuple_Pack(2, allowed ? Py_True : Py_False, decisions);
+    Py_XDECREF(decisions);
+    PyMem_Free(batch.memory);
+    return answer;
+}
+
+static PyMethodDef prepared_methods[] = {
+    {"check", (PyCFunction)prepared_check, METH_O,
+     "check($self, keys, /)\n--\n\nTake every cost for its key, or none: whether it was all, and the decisions."},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot prepared_slots[] = {
+    {Py_tp_doc, "A plan whose spaces, limits and costs are known, so that only keys are missing."},
+    {Py_tp_dealloc, prepared_free},
+    {Py_tp_traverse, prepared_traverse},
+    {Py_tp_clear, prepared_clear},
+    {Py_tp_methods, prepared_methods},
+    {0, NULL}};
+
+PyType_Spec prepared_spec = {"ratekeeper.native.core.Prepared", sizeof(PreparedObject), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+                                 Py_TPFLAGS_HAVE_GC,
+                             prepared_slots};
