@@ -92,6 +92,32 @@ def test_a_dead_store_is_stood_in_for():
         assert service.worker.keeper.tally.store_errors == 6
 
 
+def test_a_whole_pipeline_is_answered_while_the_store_is_dead():
+    """Keys of text, of any bytes and too long ones, and mistakes between them, each in its place."""
+    with running(resp=ANY, store="redis://127.0.0.1:1/0") as service:
+        keeper = service.worker.keeper
+        with redis.Redis(port=service.addresses["resp"][1], socket_timeout=10) as client:
+            client.execute_command("CL.THROTTLE", "first", 7, 8, 86400)  # from now on the store is known to be away
+            pipe = client.pipeline(transaction=False)
+            keys = ["k", b"\xff\x00", "long" * 200]
+            for _ in range(6):
+                for key in keys:
+                    pipe.execute_command("CL.THROTTLE", key, 7, 8, 86400)
+                pipe.execute_command("CL.THROTTLE", "", 7, 8, 86400)
+                pipe.execute_command("PING")
+            answers = pipe.execute(raise_on_error=False)
+            rows = [answers[start : start + 5] for start in range(0, 30, 5)]
+            left = [3, 2, 1, 0, 0, 0]
+            assert [[one[2] for one in row[:3]] for row in rows] == [[number] * 3 for number in left]
+            assert all("names the caller" in str(row[3]) and row[4] is True for row in rows)
+            for key in keys:  # the long way knows the same counter
+                assert client.execute_command("CL.THROTTLE", key, 7, 8, 86400, 0)[2] == 0
+            assert keeper.tally.store_errors == 1 + 18 + 3
+        service.loop.call_soon_threadsafe(service.worker.doors[1].sweep)
+        service.run(asyncio.sleep(0))
+        assert keeper.tally.by_rule()["CL.THROTTLE"] == {"allowed": 13, "refused": 6}
+
+
 def test_quantity_0_only_looks_and_more_than_the_burst_never_passes(client):
     assert client.execute_command("CL.THROTTLE", "looked", 4, 5, 3600, 0)[:3] == [0, 5, 5]
     assert client.execute_command("CL.THROTTLE", "looked", 4, 5, 3600, 6)[:4] == [1, 5, 5, -1]

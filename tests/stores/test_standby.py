@@ -7,10 +7,18 @@ import pytest
 from ratekeeper import AsyncLimiter, InvalidStore, Limiter, LimitExceeded, StoreUnavailable
 from ratekeeper.flow import check as check_flow
 from ratekeeper.model import Check, Limit, parse_limits
+from ratekeeper.native import core
+from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
+from ratekeeper.stores.standby import Share
 from ratekeeper.testing import FakeClock
 
 NOWHERE = "redis://:secret@127.0.0.1:1/0"
+STORES = [MemoryStore]
+if core is not None:
+    from ratekeeper.stores.native import NativeStore
+
+    STORES.append(NativeStore)
 
 
 @pytest.fixture
@@ -159,3 +167,54 @@ def test_scaled_limits_are_always_possible(clock):
         scaled = store.standby.scale(limit)
         assert scaled.micros == limit.micros
         assert 0.37 * limit.count * 0.8 - 1 <= scaled.count <= 0.37 * limit.count
+
+
+@pytest.mark.parametrize("key", ["text", b"bytes", ("login", 7), "long" * 100])
+def test_every_kind_of_key_is_counted_in_one_place(clock, key):
+    """A key of bytes or parts had two counters here: one for check, one for everything else."""
+    limiter = Limiter("10/minute", store=NOWHERE, clock=clock)
+    assert [limiter.check(key).remaining for _ in range(3)] == [4, 3, 2]
+    assert limiter.peek(key).remaining == 2
+    limiter.reserve(key, cost=2).settle(1)
+    assert limiter.check(key).remaining == 0
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_a_share_says_why_in_each_of_its_decisions(clock, make):
+    store = make(clock=clock)
+    limit = Share.__new__(Share)
+    limit._build("10/minute", 10, 60_000_000, 10, "gcra", 1)
+    limit.fix(reason="local: is away")
+    table = store.table("s", limit)
+    told = [table.check("k"), table.peek("k"), *store.check((Check("s", "k", limit, 20),)), table.check(b"k", cost=11)]
+    assert [(one.allowed, one.reason) for one in told] == [
+        (True, "local: is away"), (True, "local: is away"), (False, "local: is away"), (False, "local: is away"),
+    ]  # fmt: skip
+    plain = Limit.parse("10/minute")
+    assert plain != limit
+    assert store.table("s", plain).check("k").reason == ""
+    assert store.table("s", plain).peek("k").remaining == 8  # the states are the same
+
+
+def test_a_decision_keeps_its_reason_when_the_next_has_another(clock):
+    store = RedisStore(NOWHERE, clock=clock)
+    plan = (Check("s", "k", Limit.parse("10/minute"), 1),)
+    answers = [
+        store.stand_in("check", StoreUnavailable("here", why), plan)[0] for why in ("is busy", "is gone", "is busy")
+    ]
+    assert [one.reason for one in answers] == ["local: is busy", "local: is gone", "local: is busy"]
+    assert [one.remaining for one in answers] == [4, 3, 2]
+
+
+def test_what_was_refused_before_the_outage_stays_refused(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="denied", deadline=10)
+    limiter = Limiter("4/hour", store=store, name="api")
+    assert [bool(limiter.check("k")) for _ in range(5)] == [True] * 4 + [False]
+    store.home[0].trip("is away")
+    store.home[0].breaker.probe_at = float("inf")  # nobody looks
+    refused = limiter.check("k")
+    assert (refused.allowed, refused.limit, refused.reason) == (False, 4, "")  # as the store itself had said
+    clock.advance(900)
+    assert [limiter.check("k").reason for _ in range(2)] == ["local: is away"] * 2
+    assert [bool(limiter.check("new")) for _ in range(3)] == [True, True, False]
+    store.close()

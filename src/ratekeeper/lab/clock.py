@@ -61,3 +61,6 @@ class Nobody:
 
     def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> object:
         raise error or StoreUnavailable("store", "gave no answer")
+
+    def desk_for(self, ledger: object, on_store_error: str | None = None) -> None:
+        return None

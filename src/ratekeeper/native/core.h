@@ -40,6 +40,7 @@ typedef struct {
     PyObject *each; /* a tuple of the terms of each of several limits, else NULL */
     Limit *limits;
     uint32_t parts;
+    PyObject *reason; /* why the limit stands in for another; NULL: it does not */
 } TermsObject;
 
 struct DecisionObject {

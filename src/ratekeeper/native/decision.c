@@ -303,7 +303,7 @@ static PyObject *get_delay(DecisionObject *self, void *unused) {
 static PyObject *get_reason(DecisionObject *self, void *unused) {
     if (self->kind == PURE)
         return told(self, "reason");
-    return PyUnicode_FromString(""); /* decided in this process: nothing stood in for anything */
+    return self->terms && self->terms->reason ? Py_NewRef(self->terms->reason) : PyUnicode_FromString("");
 }
 
 static PyObject *decision_parts(DecisionObject *self, PyObject *unused) {

@@ -55,6 +55,9 @@ TermsObject *terms_from(State *state, PyObject *limit) {
     self->each = NULL;
     self->limits = NULL;
     self->parts = 1;
+    self->reason = PyObject_GetAttrString(limit, "reason");
+    if (!self->reason)
+        PyErr_Clear(); /* most have none */
     if (PyObject_HasAttrString(limit, "limits")) {
         several = PyObject_GetAttrString(limit, "limits");
         if (!several || !PyTuple_Check(several) || PyTuple_Size(several) < 1 || PyTuple_Size(several) > MOST_PARTS) {
@@ -95,6 +98,7 @@ failed:
 static void terms_free(TermsObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     Py_XDECREF(self->limit);
+    Py_XDECREF(self->reason);
     Py_XDECREF(self->each);
     free(self->limits);
     PyObject_Free(self);

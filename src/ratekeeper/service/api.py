@@ -60,11 +60,14 @@ class Api:
                     outcome = self.judge(call, key, False)
                     return outcome if outcome.__class__ is bytes else caught(outcome)  # type: ignore[arg-type]
                 table = named.table
-                decision = table.check(key, cost) if table is not None else self.keeper.stood_in(key)
+                if table is not None:
+                    decision = table.check(key, cost)
+                else:
+                    decision = self.keeper.stood_in(named.desk, key, cost)
                 if decision is not None:
                     named.ruled.count(decision)
                     if not decision.allowed:
-                        self.keeper.refused(key if table is not None else key.key)
+                        self.keeper.refused(key)
                     return decided(call, decision)
             if call.method != "POST":
                 return problem(405, f"{call.path}: expected POST, got {call.method}.", [(b"allow", b"POST")])
@@ -114,8 +117,8 @@ class Api:
 
     def one_elsewhere(self, operation: str, call: Call, found: dict[str, Any], named: Named | None = None) -> Answer:
         check = self.check_of(found)
-        if named is not None and self.keeper.may_stand_in(check):
-            self.keeper.remember(call.body, (named, check, check.cost))
+        if named is not None and named.desk is not None:
+            self.keeper.remember(call.body, (named, check.key, check.cost))
 
         def tell(decisions: Any) -> bytes:
             if operation == "check":

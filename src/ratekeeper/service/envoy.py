@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ratekeeper.service.keeper import Keeper
     from ratekeeper.service.options import Options
     from ratekeeper.service.tally import Ruled
+    from ratekeeper.stores.standby import Desk
     from ratekeeper.verdict import PolicyVerdict
 
     Entry = tuple[str, str]
@@ -67,16 +68,20 @@ class Asked:
 class Known:
     """A question that was asked before: one descriptor, one enforced limit.
 
-    ``table`` decides it on a store that cannot block; ``check`` is for what stands in for one that is away.
+    ``table`` decides it by its key on a store that cannot block; ``desk`` by the encoded one where a store is away.
     """
 
-    __slots__ = ("check", "current", "key", "ruled", "table")
+    __slots__ = ("cost", "current", "desk", "encoded", "key", "ruled", "table")
 
-    def __init__(self, rate: Rate, key: tuple[Any, ...], check: Check, table: Any, ruled: Ruled) -> None:
+    def __init__(
+        self, rate: Rate, key: tuple[Any, ...], cost: int, table: Any, desk: Desk | None, ruled: Ruled
+    ) -> None:
         self.current = wire.counted(b"\x12", limit_message(rate).SerializeToString())
         self.key = key
-        self.check = check
+        self.encoded = encode(key)
+        self.cost = cost
         self.table = table
+        self.desk = desk
         self.ruled = ruled
 
 
@@ -95,8 +100,10 @@ class RateLimits:
         doors["grpc"] = doors.get("grpc", 0) + 1
         known = self.known.get(raw)
         if known is not None and not self.keeper.switches.is_killed:
-            table = known.table
-            decision = table.check(known.key, known.check.cost) if table else self.keeper.stood_in(known.check)
+            if known.table is not None:
+                decision = known.table.check(known.key, known.cost)
+            else:
+                decision = self.keeper.stood_in(known.desk, known.encoded, known.cost)
             if decision is not None:
                 known.ruled.count(decision)
                 if decision.allowed:
@@ -121,14 +128,12 @@ class RateLimits:
         rate, key = found
         if rate.limit is None or rate.is_shadow or (rate.name and rate.name in rate.replaces):
             return
-        check = Check(rate.path, encode(key), rate.limit, cost)
-        store = self.keeper.policy.store
-        if store.blocking and not self.keeper.may_stand_in(check):
+        table, desk = self.keeper.places(rate.path, rate.limit)
+        if table is None and desk is None:
             return
         if len(self.known) >= MOST_KNOWN:
             self.known.clear()
-        table = None if store.blocking else store.table_for(rate.path, rate.limit)
-        self.known[raw] = Known(rate, key, check, table, self.keeper.tally.of(rate.path))
+        self.known[raw] = Known(rate, key, cost, table, desk, self.keeper.tally.of(rate.path))
 
     async def should_rate_limit(self, request: Any, context: Any) -> Any:
         try:

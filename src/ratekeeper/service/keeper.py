@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from ratekeeper.request import Request
     from ratekeeper.service.options import Options
     from ratekeeper.service.tally import Ruled
+    from ratekeeper.stores.standby import Desk
     from ratekeeper.verdict import PolicyVerdict
 
     Name = tuple[str | None, Any, str | None]
-    # What a body asks: a limit with a key (elsewhere: the check) and a cost, or None with a request.
+    # What a body asks: a limit with a key (encoded, where the store is elsewhere) and a cost, or None with a request.
     Known = tuple["Named | None", Any, int]
 
 log = logging.getLogger("ratekeeper")
@@ -45,14 +46,18 @@ LONGEST_BODY = 512
 
 
 class Named:
-    """A limit under the name it is counted by; ``table`` where its store cannot block, ``ruled`` for its answers."""
+    """A limit under the name it is counted by, and where its answers are counted (``ruled``).
 
-    __slots__ = ("limit", "name", "ruled", "table")
+    ``table`` decides where the store cannot block; ``desk`` where it is elsewhere and away, if it is counted here then.
+    """
 
-    def __init__(self, name: str, limit: Limit | Several, table: Any, ruled: Ruled) -> None:
+    __slots__ = ("desk", "limit", "name", "ruled", "table")
+
+    def __init__(self, name: str, limit: Limit | Several, table: Any, desk: Desk | None, ruled: Ruled) -> None:
         self.name = name
         self.limit = limit
         self.table = table
+        self.desk = desk
         self.ruled = ruled
 
 
@@ -144,10 +149,15 @@ class Keeper:
                 f"limit: expected at most {self.options.bounds.names} different ones. "
                 "Give clients different keys, not different limits."
             )
-        store = self.policy.store
-        table = None if store.blocking else store.table_for(space, terms)
-        made = self.named[place] = Named(space, terms, table, self.tally.of(space))
+        made = self.named[place] = Named(space, terms, *self.places(space, terms), self.tally.of(space))
         return made
+
+    def places(self, space: str, limit: Limit | Several) -> tuple[Any, Desk | None]:
+        """The table and the desk of a limit: one of them at most."""
+        if not self.policy.store.blocking:
+            return self.policy.store.table_for(space, limit), None
+        store: Any = self.policy.async_store
+        return None, store.desk(space, limit)
 
     def remember(self, body: bytes, known: Known) -> None:
         """Know a question the next time; where limiting is stopped, each goes the long way."""
@@ -180,18 +190,18 @@ class Keeper:
                 return self.judged(found)
         return self.ask_elsewhere(operation, plan, *more)
 
-    def may_stand_in(self, check: Check) -> bool:
-        """Whether ``stood_in`` may answer: it is elsewhere, one limit, and counted here while the store is away."""
+    def away(self) -> str:
+        """Why a store that is elsewhere cannot be asked at this moment."""
         store: Any = self.policy.async_store
-        return self.policy.store.blocking and store.standby.counts(check)
-
-    def stood_in(self, check: Check) -> Decision | None:
-        """The answer to a check that may be counted here, while the store is known to be away."""
-        store: Any = self.policy.async_store
-        found: Decision | None = store.count_away(check)
-        if found is not None:
-            self.tally.store_errors += 1
+        found: str = store.away()
         return found
+
+    def stood_in(self, desk: Desk | None, key: str | bytes, cost: int) -> Decision | None:
+        """The answer of a desk while its store is known to be away; None: it must be asked."""
+        if desk is None or not (why := self.away()):
+            return None
+        self.tally.store_errors += 1
+        return desk.check(key, cost, why)
 
     async def ask_elsewhere(self, operation: str, plan: Plan, *more: Any) -> Any:
         policy = self.policy

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from heapq import nlargest
 from hmac import compare_digest
+from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +30,21 @@ if TYPE_CHECKING:
     from ratekeeper.model import Decision
     from ratekeeper.service.keeper import Keeper
     from ratekeeper.service.options import Bounds
+    from ratekeeper.stores.standby import Desk
 
     Words = list[bytes]
-    Terms = tuple[Any, Any, int]  # the table of a limit, or the limit itself if it is elsewhere; what a call takes
+    # What CL.THROTTLE asks of a limit: its table, or its desk if it is elsewhere, and what a call takes.
+    Terms = tuple[Any, Desk | None, int]
 
 SPACE = "CL.THROTTLE"
 MOST_TOLD = 64  # who was refused most in a second
 OK = b"+OK\r\n"
-LONG = re.compile(rb"(?:^|\n)[*%~>|]\d{4,}")  # a list so long that to make room for it would be the harm
+LONG = re.compile(rb"\n[*%~>|]\d{4}")  # a list so long that to make room for it would be the harm
 DIGITS = re.compile(rb"\d{1,15}")
+
+
+class NoCommand(HiredisError):
+    """The protocol, but no list of words."""
 
 
 class RespGuest(Guest):
@@ -49,7 +56,7 @@ class RespGuest(Guest):
         super().__init__(door)
         self.reader = Reader()
         self.pending = 0  # bytes of a command that is not complete
-        self.tail = b""
+        self.tail = b"\n"  # of what came before: a command begins behind a line
         self.is_known = door.token is None
         self.version = 2
 
@@ -63,42 +70,72 @@ class RespGuest(Guest):
         if not self.pending and part[0] != 42:  # not a "*": somebody types
             self.inline(part)
             return
-        if LONG.search(self.tail + part if self.pending else part):
+        if LONG.search(self.tail + part):
             self.refuse("expected a command of fewer words")
             return
         door = self.door
-        throttle, put, terms_of, refused = door.throttle, self.put, door.terms, door.refused
-        stood_in = door.keeper.stood_in
-        done = False
         try:
             reader.feed(part)
-            while True:
-                words = reader.gets()
-                if words is False:
-                    break
+            done = self.answer_all(reader.gets)
+        except (HiredisError, MemoryError) as error:
+            self.refuse("expected a command" if isinstance(error, NoCommand) else "expected the Redis protocol")
+            return
+        if reader.has_data():
+            self.pending = len(part) if done else self.pending + len(part)
+            self.tail = (self.tail + part)[-16:]
+            if done or not self.is_receiving:
+                self.since = door.loop.time()
+            self.is_receiving = True
+            if self.pending > door.bounds.body:
+                self.refuse("expected a shorter command")
+                return
+        else:
+            self.pending = 0
+            self.tail = b"\n"
+            self.is_receiving = False
+            self.since = door.loop.time()
+        if door.waiting > door.bounds.waiting:
+            self.hold()
+        self.flush()
+
+    def answer_all(self, gets: Callable[[], Any]) -> bool:
+        """Answer every command that has come; says whether there was one."""
+        door, queue, put = self.door, self.queue, self.ready.append
+        terms_of, refused = door.terms, door.refused
+        allowed = stood_in = 0
+        away: str | None = None  # asked once: nothing can change before all of them are answered
+        done = False
+        try:
+            while (words := gets()) is not False:
                 done = True
                 if words.__class__ is not list or not words:
-                    self.refuse("expected a command")
-                    return
+                    raise NoCommand
                 try:
                     # The hot path: a known limit, on a store that cannot block or is known to be away.
                     if self.is_known and (words[0] == b"CL.THROTTLE" or words[0] == b"cl.throttle"):
-                        terms = terms_of.get((*words[2:],))
+                        terms = terms_of.get(tuple(words[2:]))
                         decision = None
                         if terms is not None:
-                            table, limit, quantity = terms
+                            table, desk, quantity = terms
                             if table is not None:
                                 decision = table.check(text_of(words[1]), quantity)
-                            elif limit is not None:
-                                decision = stood_in(Check(SPACE, encode(text_of(words[1])), limit, quantity))
+                            elif desk is not None:
+                                if away is None:
+                                    away = door.keeper.away()
+                                if away:
+                                    decision = desk.check(encode(text_of(words[1])), quantity, away)
+                                    stood_in += 1
                         if decision is not None:
-                            put(throttled(decision))
                             if decision.allowed:
-                                door.allowed += 1
+                                allowed += 1
                             else:
                                 refused[words[1]] = refused.get(words[1], 0) + 1
+                            if queue:
+                                self.put(throttled(decision))
+                            else:
+                                put(throttled(decision))
                             continue
-                        found = throttle(words)
+                        found = door.throttle(words)
                     else:
                         found = self.execute(words)
                 except (
@@ -111,25 +148,10 @@ class RespGuest(Guest):
                 ) as error:
                     found = failure(error)
                 self.answer(found)
-        except (HiredisError, MemoryError):
-            self.refuse("expected the Redis protocol")
-            return
-        if reader.has_data():
-            self.pending = len(part) if done else self.pending + len(part)
-            self.tail = part[-16:]
-            if done or not self.is_receiving:
-                self.since = door.loop.time()
-            self.is_receiving = True
-            if self.pending > door.bounds.body:
-                self.refuse("expected a shorter command")
-                return
-        else:
-            self.pending = 0
-            self.is_receiving = False
-            self.since = door.loop.time()
-        if door.waiting > door.bounds.waiting:
-            self.hold()
-        self.flush()
+        finally:
+            door.allowed += allowed
+            door.keeper.tally.store_errors += stood_in
+        return done
 
     def inline(self, part: bytes) -> None:
         """Commands as somebody types them, a line each."""
@@ -295,7 +317,7 @@ class RespDoor(Door):
         self.calls += 1
         check = Check(SPACE, encode(key), named.limit, quantity or 1)
         if quantity and not keeper.switches.is_killed and len(self.terms) < self.bounds.names:
-            self.terms[(*words[2:],)] = named.table, named.limit if keeper.may_stand_in(check) else None, quantity
+            self.terms[tuple(words[2:])] = named.table, named.desk, quantity
         return self.then("check", check, throttled) if quantity else self.then("peek", check, looked)
 
     def check(self, words: Words) -> bytes | Awaitable[bytes]:
@@ -350,15 +372,14 @@ def throttled(decision: Decision) -> bytes:
         return looked(decision)
     retry = decision.retry_after
     return b"*5\r\n:1\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
-        decision.limit, decision.remaining, -1 if retry is None else -int(-retry // 1),
-        -int(-decision.reset_after // 1),
+        decision.limit, decision.remaining, -1 if retry is None else ceil(retry), ceil(decision.reset_after),
     )  # fmt: skip
 
 
 def looked(decision: Decision) -> bytes:
     """Nothing was asked for, so nothing was refused."""
     return b"*5\r\n:0\r\n:%d\r\n:%d\r\n:-1\r\n:%d\r\n" % (
-        decision.limit, decision.remaining, -int(-decision.reset_after // 1),
+        decision.limit, decision.remaining, ceil(decision.reset_after),
     )  # fmt: skip
 
 

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Check, Decision, Limit, Plan, Several, State
+    from ratekeeper.model import Decision, Limit, Plan, Several, State
     from ratekeeper.stores.books import Errand
     from ratekeeper.stores.codec import AnyRequest
     from ratekeeper.stores.flight import Flight
     from ratekeeper.stores.script import Script
     from ratekeeper.stores.settings import Address
+    from ratekeeper.stores.standby import Desk
 
 PAUSE = 0.002  # seconds before a slot on the move is asked again
 
@@ -82,6 +83,10 @@ class AsyncRedisStore:
         """Why the store cannot be asked at this moment; empty where to ask is the only way to know."""
         return "" if self.settings.is_cluster else self.office().home.away()
 
+    def desk(self, space: str, limit: Limit | Several) -> Desk | None:
+        """Where one limit is counted while ``away`` says why; None: ``answer_away`` must be asked."""
+        return None if self.settings.is_cluster else self.standby.desk_for(self.books.ledger(space, limit))
+
     def answer_away(self, operation: str, plan: Plan) -> tuple[Decision, ...] | None:
         """The answer to a check or peek while the store is known to be away, at once; None: it must be asked."""
         why = self.away()
@@ -89,16 +94,6 @@ class AsyncRedisStore:
             return None
         known = self.books.denied(plan, self.clock.nanos()) if operation == "check" else None
         return known or self.stand_in(operation, StoreUnavailable(self.settings.shown, why), plan)
-
-    def count_away(self, check: Check) -> Decision | None:
-        """The same for one limit that is counted here, with the least work; None: ask in the usual way."""
-        if self.settings.is_cluster:
-            return None
-        home = self.office().home
-        if not home.breaker.is_open or not home.away():
-            return None
-        ledger = self.books.ledger(check.space, check.limit)
-        return None if check.key in ledger.denials.by_key else self.standby.counted(check, ledger)
 
     def stand_in(
         self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None

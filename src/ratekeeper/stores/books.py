@@ -69,7 +69,7 @@ class Books:
             return None
         for index, (check, ledger) in enumerate(zip(plan, ledgers, strict=True)):
             if found[index] is None:
-                state = ledger.recall(ledger.keys(check.key)[0]) if ledger.subjects else check.limit.rule.EMPTY
+                state = ledger.recall(check.key) if ledger.subjects else check.limit.rule.EMPTY
                 if state is None:
                     return None
                 now = ledger.seen[0] + (nanos - ledger.seen[1]) // 1000

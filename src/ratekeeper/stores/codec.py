@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from ratekeeper.model import Check, Limit, Plan, State
+    from ratekeeper.stores.standby import Desk
 
     class Future(Protocol):
         """Where a caller waits: asyncio's, or a thread's (see combine.py)."""
@@ -163,6 +164,7 @@ class Ledger:
     __slots__ = (
         "bucket",
         "denials",
+        "desk",
         "digests",
         "first",
         "is_packed",
@@ -210,9 +212,10 @@ class Ledger:
             self.digests.update(LENGTH.pack(len(part)) + part)
         self.names: dict[str | bytes, tuple[bytes, ...]] = {}
         # What the server last said of each key, for the standby; the older half is dropped when the newer is full.
-        self.recent: dict[bytes, State] = {}
-        self.older: dict[bytes, State] = {}
+        self.recent: dict[str | bytes, State] = {}
+        self.older: dict[str | bytes, State] = {}
         self.seen = (0, 0)  # the server's microseconds, and our nanoseconds when we asked: the last time it answered
+        self.desk: Desk | None = None  # where it is counted while the server is away
         single = len(self.subjects) == 1 and len(parts) == 1
         self.bucket = single and parts[0].algorithm in BUCKETS
         self.once = self.plan_words("check", 1)
@@ -235,15 +238,15 @@ class Ledger:
             found = self.names[key] = tuple([bulk(name + subject.suffix) for subject in self.subjects])
         return found
 
-    def remember(self, name: bytes, state: State, now: int, sent: int) -> None:
-        self.recent[name] = state
+    def remember(self, key: str | bytes, state: State, now: int, sent: int) -> None:
+        self.recent[key] = state
         self.seen = now, sent
         if len(self.recent) >= MOST_NAMES:
             self.older, self.recent = self.recent, {}
 
-    def recall(self, name: bytes) -> State | None:
-        found = self.recent.get(name)
-        return self.older.get(name) if found is None else found
+    def recall(self, key: str | bytes) -> State | None:
+        found = self.recent.get(key)
+        return self.older.get(key) if found is None else found
 
     def plan_words(self, operation: str, cost: int, whole: bool = False) -> bytes:
         """The words of all subjects of one check."""
@@ -328,7 +331,7 @@ class Request:
         for check, ledger in self.checks:
             last = first + len(ledger.subjects)
             state = ledger.state(records[first:last])
-            ledger.remember(ledger.keys(check.key)[0], state, now, sent)
+            ledger.remember(check.key, state, now, sent)
             fits = all(flag & FITS_FLAG for flag in flags[first:last])
             if self.operation in ("check", "take", "refund"):
                 if fits:
@@ -379,7 +382,7 @@ class CheckOne:
         else:
             allowed, now = HEAD.unpack_from(reply)
             state = unpack_state(reply[9:], limit)  # type: ignore[arg-type]
-        ledger.remember(self.keys, state, now, sent)
+        ledger.remember(self.key, state, now, sent)
         denials = ledger.denials
         if not allowed:
             denials.note(self.key, limit, self.cost, state, now, sent)

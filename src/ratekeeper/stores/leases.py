@@ -167,7 +167,7 @@ class LeasedTable:
             sent = self.nanos()
             answer = inner.check(key, cost)
         if not answer.reason:
-            leases.granted(lease, answer, taken, cost, inner.ledger.recall(inner.ledger.keys(key)[0]), sent)
+            leases.granted(lease, answer, taken, cost, inner.ledger.recall(key), sent)
         return answer
 
     def give_back(self, lease: Lease, key: str | bytes) -> None:
@@ -229,7 +229,7 @@ class AsyncLeasedTable:
             sent = self.nanos()
             answer = await inner.check(key, cost)
         if not answer.reason:
-            leases.granted(lease, answer, taken, cost, inner.ledger.recall(inner.ledger.keys(key)[0]), sent)
+            leases.granted(lease, answer, taken, cost, inner.ledger.recall(key), sent)
         return answer
 
     async def give_back(self, lease: Lease, key: str | bytes) -> None:

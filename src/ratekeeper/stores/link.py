@@ -173,11 +173,18 @@ class Link:
             raise StoreUnavailable(self.name, why)
         return connection
 
-    def refuse(self) -> None:
-        """Raise at once while the breaker is open; every now and then, have a look in the background."""
-        if self.breaker.is_due(monotonic()):
+    def away(self) -> str:
+        """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""
+        breaker = self.breaker
+        if not breaker.is_open:
+            return ""
+        if breaker.is_due(monotonic()):
             self.reach()
-        raise StoreUnavailable(self.name, self.breaker.why)
+        return breaker.why
+
+    def refuse(self) -> None:
+        """Raise at once: the breaker is open."""
+        raise StoreUnavailable(self.name, self.away() or self.breaker.why)
 
     def reach(self) -> threading.Event:
         """Start to connect, unless that is under way."""

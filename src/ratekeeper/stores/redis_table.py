@@ -39,6 +39,9 @@ class RedisTable:
         self.ledger = store.books.ledger(space, limit)
         self.denied = self.ledger.denials.by_key
         self.nanos = store.clock.nanos
+        self.is_plain = self.ledger.first and not store.settings.is_cluster
+        # Where it is counted while a single server is away: at once, with nothing raised on the way.
+        self.desk = store.standby.desk_for(self.ledger, on_store_error) if self.is_plain else None
 
     def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
@@ -52,6 +55,8 @@ class RedisTable:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
+        if self.desk is not None and (why := self.store.home[0].away()):
+            return self.desk.check(key, cost, why)
         known = self.known(key, cost)
         if known is not None:
             return known
@@ -82,7 +87,6 @@ class AsyncRedisTable(RedisTable):
 
     def __init__(self, store: AsyncRedisStore, space: str, limit: Limit | Several, on_store_error: str | None) -> None:
         super().__init__(store, space, limit, on_store_error)  # type: ignore[arg-type]
-        self.is_plain = self.ledger.first and not store.settings.is_cluster
         self.loop: AbstractEventLoop | None = None
         self.link: AsyncLink = None  # type: ignore[assignment]  # of that loop
 
@@ -98,14 +102,17 @@ class AsyncRedisTable(RedisTable):
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
+        if self.is_plain:
+            link = self.link
+            if get_running_loop() is not self.loop or link.is_closed:
+                link = self.settle_in()
+            if link.breaker.is_open and self.desk is not None and (why := link.away()):
+                return self.desk.check(key, cost, why)
         denial = self.denied.get(key)
         if denial is not None:
             return await self.ask_after(denial, key, cost)
         try:
             if self.is_plain:
-                link = self.link
-                if get_running_loop() is not self.loop or link.is_closed:
-                    link = self.settle_in()
                 return (await link.ask(CheckOne(self.ledger, key, cost)))[0]
             return (await self.store.check((Check(self.space, key, self.limit, cost),)))[0]
         except StoreUnavailable as error:
