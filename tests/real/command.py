@@ -50,9 +50,12 @@ class Command:
     def close(self):
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
-        code = self.process.wait(30)
-        self.log.close()
-        return code
+        try:
+            return self.process.wait(30)
+        finally:  # one that does not end is not left behind
+            self.process.kill()
+            self.process.wait()
+            self.log.close()
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import ratekeeper
 from ratekeeper.stores import SCHEMES
 from tests.real.command import serving
-from tests.real.proxies import call
+from tests.real.proxies import call, free_port
 
 pytestmark = pytest.mark.real
 
@@ -76,6 +78,52 @@ def test_memory_of_a_service_that_was_killed_is_removed_by_the_next(tmp_path):
     with serving(tmp_path, "--workers", 2) as service:
         assert not left.exists()
         assert [ask(service.port, "k", "1/day") for _ in range(2)] == [200, 429]
+
+
+def test_workers_end_with_their_master_however_it_ends(tmp_path):
+    with serving(tmp_path, "--workers", 2) as service:
+        workers = service.workers()
+        assert len(workers) == 2
+        service.process.kill()
+        until = time.monotonic() + 20
+        while any(Path(f"/proc/{worker}").exists() for worker in workers):
+            assert time.monotonic() < until, service.text()
+            time.sleep(0.02)
+        assert "is gone; it ends too" in service.text()
+
+
+def is_open(port):
+    with socket.socket() as wire:
+        return wire.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("wait", [0.1, 0.3, 0.5, "the first worker", "and again", "and again, as it is a race"])
+def test_a_service_ends_even_if_it_is_told_to_while_it_starts(tmp_path, wait):
+    port = free_port()
+    words = [sys.executable, "-m", "ratekeeper", "serve", "--workers", "4", "--http", f"127.0.0.1:{port}"]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as service:
+        if isinstance(wait, float):
+            time.sleep(wait)
+        else:
+            while not is_open(port):
+                assert service.poll() is None
+        service.terminate()
+        try:
+            assert service.wait(20) in (0, -signal.SIGTERM)  # the latter: before it could listen to signals
+        finally:
+            service.kill()
+
+
+def test_workers_that_cannot_open_end_the_service_and_say_why(tmp_path):
+    config = tmp_path / "ratelimit.yaml"
+    config.write_text("domain: [")
+    words = ["--workers", "2", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--envoy-config", str(config)]
+    found = subprocess.run(
+        [sys.executable, "-m", "ratekeeper", "serve", *words], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert found.returncode == 1
+    assert "cannot open its doors: ratelimit.yaml: expected YAML" in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_the_sample_rules_serve_with_workers(tmp_path):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("ratekeeper")
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the first two end a worker, the last has it read its rules
 
 
 def policy_for(options: Options) -> Policy:
@@ -138,8 +139,11 @@ class Worker:
         self.ended.set()
 
 
-def run(options: Options, number: int, secret: bytes, opened: Callable[[Worker], object]) -> None:
-    """Serve until SIGTERM or SIGINT; ``opened`` is called when all doors are open."""
+def run(
+    options: Options, number: int, secret: bytes, opened: Callable[[Worker], object], lifeline: int | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until ``lifeline`` breaks; ``opened`` is called when all doors are open."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # none is lost, and none kills, while doors open
 
     async def main() -> None:
         worker = Worker(options, number, secret)
@@ -160,13 +164,28 @@ def run(options: Options, number: int, secret: bytes, opened: Callable[[Worker],
         loop.add_signal_handler(signal.SIGTERM, end)
         loop.add_signal_handler(signal.SIGINT, end)
         loop.add_signal_handler(signal.SIGHUP, reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        if lifeline is not None:  # can be read when nobody holds its other end any more
+
+            def orphaned() -> None:
+                loop.remove_reader(lifeline)
+                log.error("the master of worker %d is gone; it ends too", number)
+                end()
+
+            loop.add_reader(lifeline, orphaned)
         opened(worker)
         await worker.ended.wait()
 
     try:
-        import uvloop
-    except ImportError:  # pragma: no cover - Windows, PyPy
-        asyncio.run(main())
-    else:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             runner.run(main())
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # pragma: no cover - PyPy
+        return None
+    return uvloop.new_event_loop
