@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput
-from ratekeeper.lab.logs import Block, Reader, better_zone, parse_stamp
+from ratekeeper.lab.logs import Block, Reader, better_zone
+from ratekeeper.lab.stamps import parse_stamp
 
 SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
 NOON = int(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()) * 1_000_000
@@ -17,7 +18,7 @@ NOON = int(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()) * 1_000_000
 
 def read(*lines, **options):
     reader = Reader("access.log", **options)
-    block = reader.read("".join(line + "\n" for line in lines))
+    block = reader.read("".join(line + "\n" for line in lines).encode("utf-8", "surrogatepass"))
     events = [
         (at, client, text, block.facts.get(place))
         for place, (at, client, text) in enumerate(zip(block.times, block.clients, block.texts, strict=True))

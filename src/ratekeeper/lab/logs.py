@@ -3,51 +3,38 @@
 Events come in blocks of columns: when, who, the request line, and for some what else the line says (``user``,
 ``host``, headers).  A line that cannot be read is counted, shown and skipped.
 
-The fast path takes a whole piece of a log apart in one call, into columns, and looks the stamps up; where some line
-does not fit, line by line, and that one goes through the slow path, which knows all the exceptions.
+The fast path takes a whole piece of a log apart in one call, into columns; an odd line goes through the slow path,
+which knows all the exceptions.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, did_you_mean, shown
+from ratekeeper.lab.columns import columns, decoded
+from ratekeeper.lab.stamps import instant_of, instant_of_stamp, parse_stamp
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ratekeeper.lab.columns import ReadsColumns
+
     Facts = dict[str, str]
 
 FORMATS = ("auto", "common", "json")
 MOST_SHOWN = 5  # bad lines of each source that are kept to be shown
-MOST_STAMPS = 4096
-SECONDS = {f":{second:02}": second * SECOND for second in range(60)}
-CLOCK = {f":{hour:02}:{minute:02}": (hour * 60 + minute) * 60 * SECOND for hour in range(24) for minute in range(60)}
 MOST_SAMPLED = 1000
-LATEST = 1 << 52  # microseconds since 1970, in the year 2112: as far as the rules count
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-MONTHS = {name: number for number, name in enumerate(NAMES, 1)}
 # client identity user [time] "request" status bytes "referer" "agent"; a quote within quotes is escaped
 LINE = re.compile(
     r'(?P<client>[^ ]+) [^ ]+ (?P<user>.*?) \[(?P<time>[^\]]{20,40})\] "(?P<request>(?:[^"\\]|\\.)*)"'
     r'(?: (?P<status>\S+)(?: (?P<size>\S+)(?: "(?P<referer>(?:[^"\\]|\\.)*)" "(?P<agent>(?:[^"\\]|\\.)*)")?)?)?'
 )
-# The same where there is neither identity nor user, over many lines.  The simplest classes are twice as fast as strict
-# ones; a line without a space swallows the next, so matches must be counted.
-ALIKE = r'([^ ]+) - - \[(.{20}) %s\] "([^"\\\n]+)".*'
-COLUMNS = ALIKE + r"\n"
-PIECE = rf"(?:{ALIKE}|(.*))\n"  # what else a line is comes last
-ANY_ZONE = "....."
-STAMP = re.compile(r"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6})\d*)? ([+-])(\d\d):?(\d\d)")
 
 # Where JSON logs of known servers keep what is needed; the first that is there is taken.
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -85,6 +72,11 @@ class Block:
         facts = self.facts | {place + len(self): found for place, found in other.facts.items()}
         return Block(self.times + other.times, self.clients + other.clients, self.texts + other.texts, facts)
 
+    def extend(self, times: list[int], clients: list[str], texts: list[str]) -> None:
+        self.times += times
+        self.clients += clients
+        self.texts += texts
+
     def in_order(self) -> Block:
         """The same events, by time; those of one instant stay as they are."""
         times = sorted(self.times)
@@ -117,10 +109,8 @@ class Reader:
     lines: int = 0
     bad: int = 0
     shown: list[BadLine] = field(default_factory=list)
-    columns: re.Pattern[str] | None = None  # takes many lines apart that are all alike, of one zone
-    piece: re.Pattern[str] | None = None  # the same where some are not
-    stamps: Stamps = field(default_factory=lambda: Stamps())
     told: set[str] = field(default_factory=set)  # names of the facts that there were
+    columns: ReadsColumns | None = None  # takes lines apart that look like most
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -134,54 +124,32 @@ class Reader:
                     f"{did_you_mean(name, FIELDS)}"
                 )
 
-    def read(self, text: str) -> Block:
+    def read(self, piece: bytes) -> Block:
         """The events of some lines, each with its end."""
         if self.format == "auto":
-            self.format = detected(text)
+            self.format = detected(piece)
         if self.zone == "auto":
-            self.zone = "written" if self.format == "json" else better_zone(text.split("\n", MOST_SAMPLED)[:-1])
+            sample = piece.split(b"\n", MOST_SAMPLED)[:-1]
+            self.zone = "written" if self.format == "json" else better_zone(map(decoded, sample))
         if self.format == "json":
-            return self.read_json(text.split("\n")[:-1])
-        if self.piece is None and not self.wants_facts:
-            self.learn_zone(text.split("\n", MOST_SAMPLED)[:-1])
-        if self.piece is None or self.columns is None:
-            return self.read_slow_lines(text.split("\n")[:-1])
-        lines = text.count("\n")
-        found = self.columns.split(text)  # three words of each line, and what lies between two lines: nothing
-        if len(found) == 4 * lines + 1 and found[::4].count("") == lines + 1:
-            with suppress(LookupError, ValueError):  # there is some odd time
-                times = list(map(self.stamps.__getitem__, found[2::4]))
-                self.lines += lines
-                return Block(times, found[1::4], found[3::4])
-        rows = self.piece.findall(text)
-        if len(rows) != lines:
-            return self.read_slow_lines(text.split("\n")[:-1])
-        return self.read_rows(rows)
-
-    def learn_zone(self, lines: list[str]) -> None:
-        """Look for a first line that the fast path could take."""
-        for line in lines:
-            found = LINE.match(line)
-            if found is not None and self.piece is None:
-                with suppress(ValueError):
-                    self.instant(found["time"])
-
-    def read_rows(self, found: list[tuple[str, ...]]) -> Block:
-        """The events of lines of which some are odd, one after the other."""
+            return self.read_json(decoded(piece).split("\n")[:-1])
+        if self.wants_facts:
+            return self.read_slow_lines(decoded(piece).split("\n")[:-1])
+        if self.columns is None:
+            self.columns = columns(self.zone == "written")
+        times, clients, texts, odd = self.columns.read(piece)
+        if not odd:
+            self.lines += len(times)
+            return Block(times, clients, texts)
         block = Block([], [], [])
-        stamps = self.stamps  # of the zone that these were found by: an odd line may change it
-        for client, stamp, text, line in found:
-            self.lines += 1
-            try:
-                at = stamps[stamp] if client else -1
-            except (LookupError, ValueError):
-                at, line = -1, f'{client} - - [{stamp}] "{text}"'
-            if at < 0:
-                self.read_slowly(line, block)
-            else:
-                block.times.append(at)
-                block.clients.append(client)
-                block.texts.append(text)
+        before, done = self.lines, 0
+        for place, number, line in odd:
+            block.extend(times[done:place], clients[done:place], texts[done:place])
+            self.lines = before + number
+            self.read_slowly(decoded(line), block)
+            done = place
+        block.extend(times[done:], clients[done:], texts[done:])
+        self.lines = before + len(times) + len(odd)
         return block
 
     def read_slow_lines(self, lines: list[str]) -> Block:
@@ -199,7 +167,7 @@ class Reader:
             self.refuse("not an access log line", line)
             return
         try:
-            at = self.instant(found["time"])
+            at = instant_of_stamp(found["time"], self.zone == "written")
         except ValueError:
             self.refuse("no time that can be read", line)
             return
@@ -212,22 +180,6 @@ class Reader:
                     facts[header] = found[name]
         self.told.update(facts)
         put(block, at, found["client"], found["request"], facts)
-
-    def instant(self, text: str) -> int:
-        """Microseconds since 1970.  Lines to come in the same zone, or in any if zones are ignored, go fast."""
-        local, offset = parse_stamp(text)
-        if self.zone == "ignored":
-            offset = 0
-        if not 0 <= local - offset < LATEST:
-            raise ValueError(text)
-        if len(text) == 26 and not self.wants_facts:
-            zone = ANY_ZONE if self.zone == "ignored" else re.escape(text[21:])
-            wanted = PIECE % zone
-            if self.piece is None or self.piece.pattern != wanted:
-                self.piece = re.compile(wanted)
-                self.columns = re.compile(COLUMNS % zone)
-                self.stamps = Stamps(offset)
-        return local - offset
 
     def read_json(self, lines: list[str]) -> Block:
         block = Block([], [], [])
@@ -246,7 +198,7 @@ class Reader:
         return block
 
     def event_of(self, found: dict[str, Any]) -> tuple[int, str, str, Facts]:
-        at = instant_of(self.pick(found, "time"), self.zone)
+        at = instant_of(self.pick(found, "time"), self.zone == "written")
         client = without_port(text_of(self.pick(found, "client"), "client"))
         request = self.pick(found, "request", needed=False)
         if request is None:
@@ -284,27 +236,6 @@ class Reader:
         self.bad += 1
         if len(self.shown) < MOST_SHOWN:
             self.shown.append(BadLine(self.name, self.lines, reason, line[:200]))
-
-
-class Stamps(dict[str, int]):
-    """``01/Aug/1995:23:59:59`` -> microseconds since 1970, in a zone so far from UTC."""
-
-    def __init__(self, offset: int = 0) -> None:
-        self.offset = offset
-        self.day = ""  # the last that was asked for, and
-        self.start = 0  # its beginning
-
-    def __missing__(self, text: str) -> int:
-        if text[:11] != self.day:
-            self.start = parse_stamp(f"{text[:11]}:00:00:00 +0000")[0] - self.offset
-            self.day = text[:11]
-        at = self.start + CLOCK[text[11:17]] + SECONDS[text[17:]]
-        if not 0 <= at < LATEST:
-            raise ValueError(text)
-        if len(self) >= MOST_STAMPS:
-            self.clear()
-        self[text] = at
-        return at
 
 
 def put(block: Block, at: int, client: str, text: str, facts: Facts) -> None:
@@ -345,51 +276,8 @@ def without_port(client: str) -> str:
     return host if host and ":" not in host and port.isdecimal() else client
 
 
-def detected(text: str) -> str:
-    return "json" if text.lstrip()[:1] == "{" else "common"
-
-
-def parse_stamp(text: str) -> tuple[int, int]:
-    """``01/Aug/1995:00:00:01 -0400`` -> the time as written and its distance from UTC, in microseconds."""
-    found = STAMP.fullmatch(text)
-    if found is None:
-        raise ValueError(text)
-    day, month, year, hour, minute, second, fraction, sign, hours, minutes = found.groups()
-    if month not in MONTHS:
-        raise ValueError(text)
-    leap = min(int(second), 59)
-    local = datetime(int(year), MONTHS[month], int(day), int(hour), int(minute), leap, tzinfo=UTC) - EPOCH
-    offset = (int(hours) * 60 + int(minutes)) * 60 * SECOND * (-1 if sign == "-" else 1)
-    return local // timedelta(microseconds=1) + int((fraction or "0").ljust(6, "0")), offset
-
-
-def instant_of(value: Any, zone: str) -> int:
-    """Microseconds of a JSON time: seconds or milliseconds since 1970 as a number, ISO 8601, or a log's own form."""
-    at: int
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = float(value)
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"no time that can be read: {value}")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        at = round(value * (1000 if abs(value) > 10**11 else SECOND))
-    elif not isinstance(value, str):
-        raise ValueError(f"no time: expected a number or text, got {shown(value, 30)}")
-    else:
-        try:
-            local, offset = parse_stamp(value)
-        except ValueError:
-            try:
-                stamp = datetime.fromisoformat(value.strip())
-            except ValueError:
-                raise ValueError(f"no time that can be read: {shown(value, 40)}") from None
-            aware = stamp if stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)
-            offset = (aware.utcoffset() or timedelta()) // timedelta(microseconds=1)
-            local = (aware - EPOCH) // timedelta(microseconds=1) + offset
-        at = local if zone == "ignored" else local - offset
-    if not 0 <= at < LATEST:
-        raise ValueError(f"a time between 1970 and 2112, got {shown(value, 40)}")
-    return at
+def detected(piece: bytes) -> str:
+    return "json" if piece.lstrip()[:1] == b"{" else "common"
 
 
 def better_zone(lines: Iterable[str]) -> str:

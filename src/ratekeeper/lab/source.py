@@ -49,8 +49,8 @@ class Source:
         """How many bytes of the file are read; 0 where that cannot be known."""
         return self.raw.tell() if self.size else 0
 
-    def pieces(self) -> Iterator[str]:
-        """The text, some whole lines at a time."""
+    def pieces(self) -> Iterator[bytes]:
+        """Some whole lines at a time."""
         rest = b""
         mark = codecs.BOM_UTF8
         while True:
@@ -61,7 +61,7 @@ class Source:
                 chunk = rest = b""
             if not chunk:
                 if rest:
-                    yield decoded(rest.removeprefix(mark)) + "\n"
+                    yield rest.removeprefix(mark) + b"\n"
                 return
             cut = chunk.rfind(b"\n") + 1
             if not cut:
@@ -69,7 +69,7 @@ class Source:
                 continue
             whole = rest + chunk[:cut]
             rest = chunk[cut:]
-            yield decoded(whole.removeprefix(mark))
+            yield whole.removeprefix(mark)
             mark = b""  # it stands before the first line only
 
     def blocks(self) -> Iterator[Block]:
@@ -114,10 +114,6 @@ class Source:
     def close(self) -> None:
         if self.path != "-":
             self.raw.close()
-
-
-def decoded(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace")
 
 
 def open_raw(path: str) -> BinaryIO:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratekeeper.errors import InvalidInput
+from ratekeeper.lab.columns import decoded
 from ratekeeper.lab.logs import Reader
 from ratekeeper.lab.shapes import Traffic, recorded
 from ratekeeper.lab.source import Source, merged
@@ -20,7 +21,7 @@ def load_trace(path: str | Path) -> Traffic:
     try:
         first = source.stream.peek(512).split(b"\n")[0].strip() if hasattr(source.stream, "peek") else b""
         if is_row(first.decode("utf-8", "replace")):
-            rows = [row for piece in source.pieces() for row in piece.splitlines() if row.strip()]
+            rows = [row for piece in source.pieces() for row in decoded(piece).splitlines() if row.strip()]
             return recorded([call(row, number, str(path)) for number, row in enumerate(rows, 1)], str(path))
         calls = [
             (at / SECOND, client)

@@ -102,6 +102,7 @@ static int start(PyObject *module) {
         {&state->terms_type, &terms_spec, NULL},       {&state->decision_type, &decision_spec, "Decision"},
         {&state->shelf_type, &shelf_spec, "Shelf"},    {&state->table_type, &table_spec, "Table"},
         {&state->store_type, &store_spec, "Store"},    {&state->prepared_type, &prepared_spec, "Prepared"},
+        {&state->columns_type, &columns_spec, "Columns"},
     };
     for (size_t index = 0; index < sizeof(types) / sizeof(types[0]); index++) {
         *types[index].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[index].spec, NULL);
@@ -129,6 +130,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->table_type);
     Py_VISIT(state->store_type);
     Py_VISIT(state->prepared_type);
+    Py_VISIT(state->columns_type);
     Py_VISIT(state->encode);
     Py_VISIT(state->whole_cost);
     Py_VISIT(state->to_micros);
@@ -157,6 +159,7 @@ static void finish(void *module) {
     Py_CLEAR(state->table_type);
     Py_CLEAR(state->store_type);
     Py_CLEAR(state->prepared_type);
+    Py_CLEAR(state->columns_type);
     Py_CLEAR(state->space);
     Py_CLEAR(state->key);
     Py_CLEAR(state->limit);

@@ -23,7 +23,7 @@
 typedef struct DecisionObject DecisionObject;
 
 typedef struct {
-    PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type, *prepared_type;
+    PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type, *prepared_type, *columns_type;
     PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
     PyObject *space, *key, *limit, *cost, *table_for;    /* names */
@@ -95,7 +95,7 @@ typedef struct {
     size_t bytes; /* of a batch */
 } PreparedObject;
 
-extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec, prepared_spec;
+extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec, prepared_spec, columns_spec;
 
 static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
 
