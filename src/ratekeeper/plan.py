@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 BLOCKED = "#blocked"  # behind a rule's name: who is blocked, how often somebody was refused, who used up the grace
 REFUSED = "#refused"
 GRACED = "#graced"
-MOST_CHECKS = 1024
 
 
 class Entry:
     """One limit of a counter: of a tier, or of everybody."""
 
-    __slots__ = ("check", "checks", "counter", "is_unlimited", "labels", "limit", "plain")
+    __slots__ = ("check", "counter", "is_unlimited", "labels", "limit", "plain")
 
     def __init__(self, counter: Counter, limit: Limit | Several) -> None:
         rule, store = counter.rule, counter.store
@@ -43,18 +42,9 @@ class Entry:
         is_plain = len(parts) == 1 and rule.warn_at is None and not rule.grace and not self.labels[0].hidden
         self.plain = self.labels[0] if is_plain and not self.labels[0].window and not self.labels[0].leased else None
         self.is_unlimited = isinstance(limit, Limit) and limit.is_unlimited
-        self.checks: dict[str | bytes, Check] = {}
         self.check: Callable[..., Decision] | None = None
         if not store.blocking and not self.is_unlimited:
             self.check = store.table_for(rule.name, limit).check
-
-    def check_of(self, key: str) -> Check:
-        """The check of ``key`` at the rule's constant cost, remembered: most requests come from few subjects."""
-        known: str | bytes = key if len(key) <= LONGEST else encode(key)
-        if len(self.checks) >= MOST_CHECKS:
-            self.checks.clear()
-        self.checks[known] = found = self.counter.check_of(known, self.limit, self.counter.constant)
-        return found
 
 
 class Counter:

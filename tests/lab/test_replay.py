@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput, Limit, Policy, Request, StoreUnavailable, lab
+from ratekeeper.address import Addresses
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.lab import search, tally
 from ratekeeper.lab.clock import VirtualClock
-from ratekeeper.lab.decider import Decider, peer_of
+from ratekeeper.lab.decider import Decider, Peers
 from ratekeeper.lab.logs import Block
 from ratekeeper.lab.plots import save_replay
 from ratekeeper.lab.replay import plain_cell
@@ -64,11 +65,12 @@ def test_each_way_decides_what_the_policy_decides(found, given_rules, size):
         ]
     fake = FakeClock()
     policy = Policy.parse(given_rules, clock=fake)
+    peers = Peers(Addresses())
     expected = []
     for number, (at, client, text) in enumerate(found):
         fake.move_to(EPOCH + at)
         method, path = text.split(" ")[:2] if " " in text else ("-", "/")
-        verdict = policy.check(Request(method, path, peer_of(client)))
+        verdict = policy.check(Request(method, path, peers[client]))
         if not verdict.allowed:
             expected.append((number, verdict.rule, verdict.retry_after))
     assert [one[0] for one in refused] == [one[0] for one in expected]
@@ -260,10 +262,10 @@ def test_text_says_what_matters_first():
 
 
 def test_names_of_hosts_count_apart():
-    peers = {peer_of(f"host{number}.example") for number in range(1000)}
-    assert len(peers) == 1000
-    assert peer_of("host1.example") == peer_of("host1.example")
-    assert peer_of("1.2.3.4") == "1.2.3.4"
+    peers, others = Peers(Addresses()), Peers(Addresses())
+    assert len({peers[f"host{number}.example"] for number in range(1000)}) == 1000
+    assert peers["host1.example"] == others["host1.example"]
+    assert peers["1.2.3.4"] == "1.2.3.4"
 
 
 def test_an_empty_log_is_no_mistake(tmp_path):

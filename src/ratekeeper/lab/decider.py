@@ -9,26 +9,25 @@ from __future__ import annotations
 from hashlib import blake2b
 from ipaddress import IPv6Address
 from itertools import repeat
-from operator import attrgetter, mul
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.address import parse_address
 from ratekeeper.identity import Caller
-from ratekeeper.request import Request
+from ratekeeper.request import Request, new_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ratekeeper.address import Addresses
     from ratekeeper.lab.clock import VirtualClock
     from ratekeeper.lab.logs import Block, Facts
     from ratekeeper.model import Decision
-    from ratekeeper.plan import Entry, Selection
+    from ratekeeper.plan import Entry, Ready, Selection
     from ratekeeper.policy import Policy
 
 MOST_KNOWN = 1 << 16
 LONGEST_LABEL = 200
 BY_ADDRESS = frozenset({"ip", "all"})
-ALLOWED = attrgetter("allowed")
 
 
 class Refusals:
@@ -51,30 +50,41 @@ class Refusals:
         self.waits.append(wait)
 
 
-class Way:
-    """How one request line is decided."""
+class Course:
+    """How requests that meet the same rules are decided."""
 
-    __slots__ = ("check", "cost", "keys", "label", "method", "names", "path")
+    __slots__ = ("check", "cost", "keys", "names")
+
+    def __init__(self, decider: Decider, selection: Selection) -> None:
+        self.names = tuple([counter.name for counter in selection.counters])
+        self.check: Callable[..., Any] | None = None  # of the only limit by key and cost, or of several by their keys
+        self.cost = 0  # of the only limit
+        self.keys: Keys | None = None
+        ready = selection.ready
+        if ready is None or not selection.counters or not decider.is_by_address(selection):
+            return
+        if selection.only is not None:
+            self.check = selection.only.default.check  # type: ignore[union-attr]
+            self.cost = selection.only.constant
+        else:
+            self.check = ready.check
+        self.keys = Keys(decider, ready, is_alone=self.cost > 0)
+
+
+class Way:
+    """One request line: what it asks for, and how it is decided."""
+
+    __slots__ = ("course", "label", "method", "names", "path")
 
     def __init__(self, decider: Decider, text: str) -> None:
         self.method, self.path = parted(text)
         self.label = self.path.partition("?")[0][:LONGEST_LABEL]
-        selection = decider.policy.program.selection(Request(self.method, self.path))
-        self.names = tuple([counter.name for counter in selection.counters])
-        self.check: Callable[..., Any] | None = None  # of the only limit by key and cost, or of several by plan
-        self.cost = 0  # of the only limit
-        self.keys: Keys | None = None
-        if selection.counters and decider.is_by_address(selection):
-            self.keys = decider.keys_of(selection)
-            if selection.only is not None:
-                self.check = selection.only.default.check  # type: ignore[union-attr]
-                self.cost = selection.only.constant
-            elif selection.store is not None:
-                self.check = selection.store.check
+        self.course = decider.course(decider.policy.program.selection(Request(self.method, self.path)))
+        self.names = self.course.names
 
 
 class Ways(dict[str, tuple[Any, int, Any, Way]]):
-    """By request line: the check, the cost where there is but one limit, the keys or plans, and the whole way."""
+    """By request line: the check, the cost where there is but one limit, the keys, and the whole way."""
 
     def __init__(self, decider: Decider) -> None:
         self.decider = decider
@@ -83,26 +93,43 @@ class Ways(dict[str, tuple[Any, int, Any, Way]]):
         if len(self) >= MOST_KNOWN:
             self.clear()
         way = Way(self.decider, text)
-        self[text] = found = way.check, way.cost, way.keys, way
+        course = way.course
+        self[text] = found = course.check, course.cost, course.keys, way
         return found
 
 
 class Keys(dict[str, Any]):
-    """By client: its key for the only limit of a selection, or its plan for several."""
+    """By client: its key for the only limit of a selection, or its keys for several."""
 
-    def __init__(self, decider: Decider, selection: Selection) -> None:
-        self.decider = decider
-        self.selection = selection
+    def __init__(self, decider: Decider, ready: Ready, is_alone: bool) -> None:
+        self.identity = decider.policy.program.identity
+        self.peers = decider.peers
+        self.readers = ready.keys
+        self.is_alone = is_alone
 
     def __missing__(self, client: str) -> Any:
-        caller = Caller(self.decider.policy.program.identity, Request(peer=peer_of(client)))
-        only = self.selection.only
-        found: Any
-        if only is not None:
-            found = only.key(caller)
-        else:
-            entries = [(counter, counter.default) for counter in self.selection.counters]
-            found = tuple([entry.check_of(counter.key(caller)) for counter, entry in entries if entry is not None])
+        caller = Caller(self.identity, new_request("GET", "/", self.peers[client], (), b""))
+        found: Any = tuple([read(caller) for read in self.readers])
+        if self.is_alone:
+            (found,) = found
+        if len(self) >= MOST_KNOWN:
+            self.clear()
+        self[client] = found
+        return found
+
+
+class Peers(dict[str, str]):
+    """By client: its address.  A name, as old logs have them, gets an address of its own, always the same."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self.addresses = addresses
+
+    def __missing__(self, client: str) -> str:
+        found = client
+        if self.addresses.learn(client).address is None:
+            # fd00::/8 is nobody's on the Internet; 56 bits of a digest keep names apart under the usual prefix of 64.
+            digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).digest()
+            found = str(IPv6Address(b"\xfd" + digest + bytes(8)))
         if len(self) >= MOST_KNOWN:
             self.clear()
         self[client] = found
@@ -115,28 +142,35 @@ class Decider:
     def __init__(self, policy: Policy, clock: VirtualClock) -> None:
         self.policy = policy
         self.clock = clock
+        self.peers = Peers(policy.program.identity.addresses)
         self.ways = Ways(self)
-        self.known: dict[Selection, Keys] = {}
+        self.courses: dict[Selection, Course] = {}
         self.has_hosts = policy.program.requests.by_host
-        way = Way(self, "GET / HTTP/1.1")
-        self.only = way if policy.program.everything is not None and way.cost else None
+        everything = policy.program.everything
+        course = self.course(everything) if everything is not None else None
+        self.only = course if course is not None and course.cost else None
 
     def is_by_address(self, selection: Selection) -> bool:
         return (
-            selection.is_simple
-            and not self.has_hosts
+            not self.has_hosts
             and all(BY_ADDRESS.issuperset(counter.rule.by) and not counter.by_tier for counter in selection.counters)
             and all(is_over_time(counter.default) for counter in selection.counters)
         )
 
-    def keys_of(self, selection: Selection) -> Keys:
-        found = self.known.get(selection)
+    def course(self, selection: Selection) -> Course:
+        found = self.courses.get(selection)
         if found is None:
-            found = self.known[selection] = Keys(self, selection)
+            found = self.courses[selection] = Course(self, selection)
         return found
 
     def way(self, text: str) -> Way:
         return self.ways[text][3]
+
+    def request(self, way: Way, client: str, facts: Facts) -> Request:
+        """The request as an adapter would have it."""
+        headers = [(name, value) for name, value in facts.items() if name not in ("user", "host")]
+        known = {"user": facts["user"]} if "user" in facts else None
+        return Request(way.method, way.path, self.peers[client], headers, host=facts.get("host"), facts=known)
 
     def decide(self, block: Block) -> Refusals:
         """Decide events, and say which were refused."""
@@ -146,9 +180,9 @@ class Decider:
         add = refusals.add
         hand, facts = self.clock.hand, block.facts
         nanos, ways = map(mul, block.times, repeat(1000)), map(self.ways.__getitem__, block.texts)
-        place = -1
-        for hand[0], client, (check, cost, keys, way) in zip(nanos, block.clients, ways, strict=True):
-            place += 1
+        events = zip(range(len(block)), nanos, block.clients, ways, strict=True)
+        # `for ..., hand[0], ...` moves the clock to each event before it is decided.
+        for place, hand[0], client, (check, cost, keys, way) in events:
             if facts and place in facts:
                 self.decide_whole(place, way, client, facts[place], refusals)
             elif cost:
@@ -156,32 +190,31 @@ class Decider:
                 if not decision.allowed:
                     add(place, way.names[0], decision.retry_after)
             elif check is not None:
-                decisions = check(keys[client])
-                if not all(map(ALLOWED, decisions)):
+                allowed, decisions = check(keys[client])
+                if not allowed:
                     add(place, *worst(way.names, decisions))
             elif way.names:
                 self.decide_whole(place, way, client, {}, refusals)
         return refusals
 
-    def decide_alike(self, block: Block, way: Way) -> Refusals:
+    def decide_alike(self, block: Block, course: Course) -> Refusals:
         """The same where one limit holds for every request, whatever it asks for."""
         refusals = Refusals()
-        check, cost, keys, hand = way.check, way.cost, way.keys, self.clock.hand
+        check, cost, keys, hand = course.check, course.cost, course.keys, self.clock.hand
         nanos = map(mul, block.times, repeat(1000))
         subjects = map(keys.__getitem__, block.clients)  # type: ignore[index]
-        # `for ..., hand[0], ...` moves the clock to each event before it is decided.
         refused = [
             (place, decision)
             for place, hand[0], key in zip(range(len(block)), nanos, subjects, strict=True)
             if not (decision := check(key, cost)).allowed  # type: ignore[misc]
         ]
         for place, decision in refused:
-            refusals.add(place, way.names[0], decision.retry_after)
+            refusals.add(place, course.names[0], decision.retry_after)
         return refusals
 
     def decide_whole(self, place: int, way: Way, client: str, facts: Facts, refusals: Refusals) -> None:
         """Decide one request as an adapter would have it decided."""
-        verdict = self.policy.check(request_of(way, client, facts))
+        verdict = self.policy.check(self.request(way, client, facts))
         if self.policy.leases and verdict.allowed:
             self.policy.release(verdict)  # a log does not tell how long a place was held
         if not verdict.allowed:
@@ -207,24 +240,9 @@ def worst(names: tuple[str, ...], decisions: tuple[Decision, ...]) -> tuple[str,
     return rule, longest
 
 
-def request_of(way: Way, client: str, facts: Facts) -> Request:
-    headers = [(name, value) for name, value in facts.items() if name not in ("user", "host")]
-    known = {"user": facts["user"]} if "user" in facts else None
-    return Request(way.method, way.path, peer_of(client), headers, host=facts.get("host"), facts=known)
-
-
 def parted(text: str) -> tuple[str, str]:
     """``GET /x HTTP/1.1`` -> its method and target; what is no request line asks for ``/``."""
     words = text.split(" ")
     if len(words) >= 2 and words[0].isalpha():
         return words[0], " ".join(words[1:-1]) if len(words) > 2 and words[-1].startswith("HTTP/") else words[1]
     return "-", "/"
-
-
-def peer_of(client: str) -> str:
-    """The address of a client.  A name, as old logs have them, gets an address of its own, always the same."""
-    if parse_address(client) is not None:
-        return client
-    # fd00::/8 is nobody's on the Internet; 56 bits of a digest keep names apart under the usual prefix of 64.
-    digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).digest()
-    return str(IPv6Address(b"\xfd" + digest + bytes(8)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.identity import Caller
-from ratekeeper.lab.decider import MOST_KNOWN, is_over_time, request_of
+from ratekeeper.lab.decider import MOST_KNOWN, is_over_time
 from ratekeeper.model import LONGEST_LOG, Limit, Several, empty_state
 from ratekeeper.units import SECOND
 
@@ -59,17 +59,17 @@ class Arrivals:
             for name in way.names:
                 if name not in self.counters:
                     continue
-                found = self.known.get((name, client)) if facts is None and way.keys is not None else None
+                found = self.known.get((name, client)) if facts is None and way.course.keys is not None else None
                 if found is None:
                     counter = self.counters[name]
-                    caller = Caller(self.identity, request_of(way, client, facts or {}))
+                    caller = Caller(self.identity, decider.request(way, client, facts or {}))
                     entry = counter.entry(caller)
                     if entry is None or not is_over_time(entry):
                         continue
                     found = entry.limit, counter.key(caller)
                     if len(self.known) >= MOST_KNOWN:
                         self.known.clear()
-                    if facts is None and way.keys is not None:
+                    if facts is None and way.course.keys is not None:
                         self.known[name, client] = found
                 self.note(self.counters[name], *found, at)
 
