@@ -4,7 +4,10 @@ import asyncio
 import itertools
 import os
 import random
+import select
+import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
-from tests.servers import Server, low_port
+from tests.servers import WITH_US, Server, low_port
 
 prefixes = itertools.count()
 HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
@@ -434,3 +437,18 @@ def test_a_replica_is_known_when_it_is_connected_to(redis_server):
             assert limiter.check("k").reason == ""
     finally:
         replica.close()
+
+
+@pytest.mark.skipif(not WITH_US, reason="there is no setpriv here")
+def test_a_run_that_is_killed_leaves_no_server_behind():
+    code = "from tests.servers import Server; one = Server(); print(one.process.pid, one.folder, flush=True); input()"
+    root = Path(__file__).parents[2]
+    run = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root)
+    number, folder = run.stdout.readline().decode().split()
+    ended = os.pidfd_open(int(number))
+    assert not select.select([ended], [], [], 0)[0]
+    run.kill()
+    run.communicate()
+    assert select.select([ended], [], [], 10)[0]
+    os.close(ended)
+    shutil.rmtree(folder)
