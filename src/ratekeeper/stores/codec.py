@@ -293,7 +293,11 @@ class Request:
                 word = "one"
             elif len(flat) <= MOST_AT_ONCE and all(ledger.is_packed for _, ledger in checks):
                 word = "all"
-        words, count = (ONE, 1) if word == "one" else (bulk(word.encode()) + number(len(flat)), 2)
+        if word == "one":
+            words, count = ONE, 1
+        else:
+            sizes = bulk(bytes([len(group) for group in names])) if word in ("check", "peek") else number(len(flat))
+            words, count = bulk(word.encode()) + sizes, 2
         if operation == "refund":
             words += bulk(b"" if at is None else b"%d" % at)
             count += 1

@@ -5,8 +5,8 @@
 --     one                        subject     one limit of one key is checked
 --     each    number             subject     the same for so many keys, each a plan of its own
 --     all     number             subject...  checked all or nothing; no key twice, no long log
---     check   number             subject...  the same for any keys
---     peek    number             subject...  as check, but nothing is taken
+--     check   sizes              subject...  the same for any keys; a byte a check says how many subjects it has
+--     peek    sizes              subject...  as check, but nothing is taken
 --     take    number             subject...  as much of the cost as fits
 --     refund  number, taken_at   subject...  taken_at in microseconds; '' is now
 --     states, reset  number      kinds...
@@ -129,12 +129,13 @@ local function make_upkeep()
   -- include upkeep.lua
 end
 
--- check and peek: the reply to a plan of `many` subjects from ARGV[at] and KEYS[key] on.
-local function decide_plan(operation, many, at, key)
+-- check and peek: the reply to a plan from ARGV[at] and KEYS[key] on, and how many subjects that are.
+local function decide_plan(operation, sizes, at, key)
   local found, changed, mended = {}, {}, {}
   local held = {} -- the records as this plan changed them, by key; of a long log, its change by index
-  local flags, allowed = '', true
-  for index = 1, many do
+  local flags, allowed, many = '', true, 0
+
+  local function decide_subject(index)
     local word = at + 4 * (index - 1)
     local name, kinds, cost, limits = KEYS[key + index - 1], ARGV[word], ARGV[word + 1] + 0, ARGV[word + 3]
     local fits
@@ -160,8 +161,25 @@ local function decide_plan(operation, many, at, key)
       found[index], changed[index], held[name] = fits and record or new, new, new
     end
     local flag = found[index] == '' and 2 or 0
-    if fits then flag = flag + 1 else allowed = false end
-    flags = flags .. string.char(flag)
+    flags = flags .. string.char(fits and flag + 1 or flag)
+    return fits
+  end
+
+  for number = 1, #sizes do
+    local first, fits, before = many + 1, true, {}
+    many = many + string.byte(sizes, number)
+    for index = first, many do
+      before[index] = held[KEYS[key + index - 1]]
+      fits = decide_subject(index) and fits
+    end
+    if not fits then -- nothing of this check was taken: where its keys stand again in the plan, they are as before
+      allowed = false
+      for index = first, many do
+        if not mended[index] then
+          held[KEYS[key + index - 1]] = before[index]
+        end
+      end
+    end
   end
   local taken = allowed and operation == 'check'
   local records = taken and changed or found
@@ -185,7 +203,7 @@ local function decide_plan(operation, many, at, key)
       records[index] = pack('>I4', #records[index]) .. records[index]
     end
   end
-  return flags .. pack('>I8', now) .. table.concat(records)
+  return flags .. pack('>I8', now) .. table.concat(records), many
 end
 
 local replies, answered = {}, 0
@@ -223,26 +241,27 @@ end
 local at, key = 1, 1
 repeat
   local operation, many = ARGV[at], 1
-  at = at + 1
-  if operation ~= 'one' then
-    many = ARGV[at] + 0
-    at = at + 1
-  end
-  if operation == 'one' or operation == 'each' then
-    decide_each(many, at, key)
-    at = at + 4
+  if operation == 'one' then
+    decide_each(1, at + 1, key)
+    at = at + 5
+  elseif operation == 'each' then
+    many = ARGV[at + 1] + 0
+    decide_each(many, at + 2, key)
+    at = at + 6
   else
     answered = answered + 1
-    if operation == 'all' then
-      local _, flags, records = decide_all(many, at, key, true)
+    if operation == 'check' or operation == 'peek' then
+      replies[answered], many = decide_plan(operation, ARGV[at + 1], at + 2, key)
+      at = at + 2 + 4 * many
+    elseif operation == 'all' then
+      many = ARGV[at + 1] + 0
+      local _, flags, records = decide_all(many, at + 2, key, true)
       replies[answered] = flags .. pack('>I8', now) .. records
-      at = at + 4 * many
-    elseif operation == 'check' or operation == 'peek' then
-      replies[answered] = decide_plan(operation, many, at, key)
-      at = at + 4 * many
+      at = at + 2 + 4 * many
     else
+      many = ARGV[at + 1] + 0
       upkeep = upkeep or make_upkeep()
-      replies[answered], at = upkeep[operation](many, at, key)
+      replies[answered], at = upkeep[operation](many, at + 2, key)
     end
   end
   key = key + many

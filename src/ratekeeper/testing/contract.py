@@ -233,6 +233,19 @@ class TimedStoreContract(StoreContract):
                 assert decision.delay == (rule.delay(state, now, limit, cost) / SECOND if allowed else 0.0)
             assert live(self.state(key, limit), now, limit) == live(state, now, limit)
 
+    def test_plans_are_answered_as_in_memory_whatever_stands_twice(self) -> None:
+        for seed, texts in enumerate(PLANNED):
+            chance, reference = random.Random(seed), MemoryStore(clock=self.clock)
+            limits = [parse_limits(text) for text in texts]
+            for step in range(80):
+                self.clock.move_to(max(0, self.clock.micros + random_step(chance, limits[0])))
+                drawn = chance.choices(limits, k=chance.randint(1, 4))
+                checks = [(chance.choice("ab"), limit, random_cost(chance, limit)) for limit in drawn]
+                plan = self.plan(*checks, space=f"walk {seed}")
+                operation = chance.choice(["check", "check", "peek"])
+                answers, expected = self.ask(operation, plan), getattr(reference, operation)(plan)
+                assert answers == expected, (seed, step, operation, plan)
+
     def test_retry_after_is_exact_to_the_microsecond(self) -> None:
         for number, limit in enumerate([*self.limits(), *walk_limits()]):
             assert self.check(f"k{number}", limit)
@@ -258,6 +271,15 @@ class TimedStoreContract(StoreContract):
             assert again.reset_after * SECOND <= 2 * limit.micros
             self.clock.move_to(began + round(again.reset_after * SECOND))
             assert self.check(key, limit, cost=3), limit
+
+
+# Limits whose checks share plans: one record, one record and logs beside it, nothing but logs, long logs.
+PLANNED: list[list[Any]] = [
+    ["7/second", "3/second fixed_window", ["5/second", "9 per 2 seconds sliding_window"]],
+    [["4/second", "7 per 3 seconds sliding_log"], "5/second sliding_log"],
+    [["4/second sliding_log", "9 per 3 seconds sliding_log"], "6/second"],
+    [["70 per 2 seconds sliding_log", "80 per 3 seconds"], "90/second sliding_log"],
+]
 
 
 def walk_limits() -> list[Limit | Several]:
