@@ -152,3 +152,14 @@ def test_mistakes_are_told(redis_server):
     with pytest.raises(InvalidStore) as caught:
         Limiter("5/minute", store=redis_server.url, lease=1)
     assert str(caught.value) == "lease: expected 'auto' or a whole number above 1, got 1."
+
+
+@pytest.mark.parametrize("key", ["k", "k" * 300, b"k", ("k", 1)], ids=["text", "long", "bytes", "tuple"])
+def test_what_is_given_back_goes_to_the_key_it_was_taken_from(redis_server, clock, key):
+    prefix = f"lease{next(prefixes)}"
+    store, other = node(redis_server, clock, prefix), node(redis_server, clock, prefix)
+    leased = Limiter("100/hour fixed_window", store=store, name="n", lease=10)
+    assert all(leased.check(key) for _ in range(5))
+    store.close()
+    assert Limiter("100/hour fixed_window", store=other, name="n").peek(key).remaining == 95
+    other.close()

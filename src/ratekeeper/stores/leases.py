@@ -146,19 +146,18 @@ class LeasedTable:
 
     def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits: out of a lease, or of a new one."""
-        if key.__class__ is not str or not 0 < len(key) <= LONGEST:
-            key = encode(key)
+        name = key if key.__class__ is str and 0 < len(key) <= LONGEST else encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
         leases = self.leases
-        lease = leases.held.get(key) or leases.lease(key)
+        lease = leases.held.get(name) or leases.lease(name)
         with lease.lock:  # one asks, the others are served of what it gets
             found = leases.serve(lease, cost, self.nanos())
-            return found if found is not None else self.renew(lease, key, cost)
+            return found if found is not None else self.renew(lease, key, name, cost)
 
-    def renew(self, lease: Lease, key: str | bytes, cost: int) -> Decision:
+    def renew(self, lease: Lease, key: Key, name: str | bytes, cost: int) -> Decision:
         leases, inner = self.leases, self.inner
-        self.give_back(lease, key)
+        self.give_back(lease, name)
         sent = self.nanos()
         taken = leases.wanted(lease, cost, sent)
         answer = inner.check(key, taken)
@@ -167,7 +166,7 @@ class LeasedTable:
             sent = self.nanos()
             answer = inner.check(key, cost)
         if not answer.reason:
-            leases.granted(lease, answer, taken, cost, inner.ledger.recall(key), sent)
+            leases.granted(lease, answer, taken, cost, inner.ledger.recall(name), sent)
         return answer
 
     def give_back(self, lease: Lease, key: str | bytes) -> None:
@@ -195,17 +194,16 @@ class AsyncLeasedTable:
 
     async def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits: out of a lease, or of a new one."""
-        if key.__class__ is not str or not 0 < len(key) <= LONGEST:
-            key = encode(key)
+        name = key if key.__class__ is str and 0 < len(key) <= LONGEST else encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
         leases = self.leases
-        lease = leases.held.get(key) or leases.lease(key)
+        lease = leases.held.get(name) or leases.lease(name)
         while True:
             found = leases.serve(lease, cost, self.nanos())
             if found is not None:
                 return found
-            known = self.inner.known(key, cost)
+            known = self.inner.hit(key, cost)
             if known is not None:
                 return known
             if lease.asking is None:
@@ -213,14 +211,14 @@ class AsyncLeasedTable:
             await asyncio.shield(lease.asking)
         lease.asking = asyncio.get_running_loop().create_future()
         try:
-            return await self.renew(lease, key, cost)
+            return await self.renew(lease, key, name, cost)
         finally:
             lease.asking.set_result(None)
             lease.asking = None
 
-    async def renew(self, lease: Lease, key: str | bytes, cost: int) -> Decision:
+    async def renew(self, lease: Lease, key: Key, name: str | bytes, cost: int) -> Decision:
         leases, inner = self.leases, self.inner
-        await self.give_back(lease, key)
+        await self.give_back(lease, name)
         sent = self.nanos()
         taken = leases.wanted(lease, cost, sent)
         answer = await inner.check(key, taken)
@@ -229,7 +227,7 @@ class AsyncLeasedTable:
             sent = self.nanos()
             answer = await inner.check(key, cost)
         if not answer.reason:
-            leases.granted(lease, answer, taken, cost, inner.ledger.recall(key), sent)
+            leases.granted(lease, answer, taken, cost, inner.ledger.recall(name), sent)
         return answer
 
     async def give_back(self, lease: Lease, key: str | bytes) -> None:
