@@ -240,10 +240,15 @@ def test_tables_and_shelves_refuse_what_does_not_fit():
         lambda: core.Terms(),
         lambda: core.make_guards(limit, 5, bytearray(10)),
         lambda: core.decided(Decision, (1, 2)),
-        lambda: core.decided_at((1, 2), 0, 0),
-        lambda: core.decided_at((False, limit, 0, 0, 1), "now", 0),
-        lambda: core.decided_at((False, limit, 0, 0, 1), 0, None),
-        lambda: core.decided_at((False, limit, 0, 0, 1), 0),
+        lambda: core.Refusal(limit, 1, 0, 0, 0),
+        lambda: core.Refusal(limit, 1, 0, "now", 0, 1, False),
+        lambda: core.Refusal(limit, 1, 0, 0, 0, 9, False).decision(0, 5),
+        lambda: core.Refusal(limit, 1, 0, 0, 5, 9, False).decision(1, 4),
+        lambda: core.Refusal(limit, 1, 0, 0, 5, 9, False).decision(1, 10),
+        lambda: core.Recall([], limit, int),
+        lambda: core.Recall({}, limit, 5),
+        lambda: core.Recall({"k": 5}, limit, int).hit("k", 1),
+        lambda: core.Recall({}, limit, int).hit("k"),
         lambda: setattr(core.Table(shelf, limit), "nanos", 5),
         lambda: delattr(core.Table(shelf, limit), "nanos"),
         lambda: setattr(Decision, "allowed", True),
@@ -251,6 +256,31 @@ def test_tables_and_shelves_refuse_what_does_not_fit():
         with pytest.raises((ValueError, TypeError, AttributeError, BufferError, OSError)):
             make()
     assert core.Table(core.Shelf(limit, 2**63, bytes(16)), limit).check("k")
+
+
+def test_refusals_beyond_the_numbers_of_c_are_errors():
+    limit = parse_limits("3/hour")
+    for cost, now, sent, until in ((0, 0, 0, 1), (1, -1, 0, 1), (1, 0, -1, 1), (1, 0, 2, 1), (1, 2**60, 0, 1),
+                                   (1, 2**63 // 1000, 0, 10**9), (2**64, 0, 0, 1), (1, 0, 0, 2**63)):  # fmt: skip
+        with pytest.raises(OverflowError):
+            native.core.Refusal(limit, cost, 0, now, sent, until, False)
+    hit = native.core.Recall({"k": native.core.Refusal(limit, 1, 0, 0, 0, 9, False)}, limit, lambda: 2**63).hit
+    with pytest.raises(OverflowError):
+        hit("k", 1)
+
+
+def test_a_clock_that_forgets_what_is_looked_up_does_no_harm():
+    limit, by_key = parse_limits("3/hour"), {}
+
+    def forget():
+        by_key.clear()
+        gc.collect()
+        return 5
+
+    hit = native.core.Recall(by_key, limit, forget).hit
+    by_key["k"] = native.core.Refusal(limit, 1, (1, 2), 7, 0, 9, False)
+    assert hit("k", 1).at == 7
+    assert hit("k", 1) is None
 
 
 def test_a_decision_is_copied_and_pickled(limits):

@@ -6,13 +6,12 @@ import random
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter
-from ratekeeper.model import Check, Decision, decided, empty_state
-from ratekeeper.native import core
+from ratekeeper.model import Check, empty_state
 from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.denials import LONGEST, MOST, decided_at
+from ratekeeper.stores.denials import LONGEST, MOST, Denials
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
-from ratekeeper.testing.contract import random_cost, walk_limits
+from ratekeeper.testing.contract import parts, random_cost, walk_limits
 from ratekeeper.units import SECOND
 
 numbers = iter(range(1_000_000))
@@ -155,25 +154,6 @@ def test_answers_are_those_of_the_rule_with_and_without_a_round_trip(redis_serve
     store.close()
 
 
-def test_a_refusal_told_later_is_the_rules_own():
-    chance = random.Random(3)
-    for limit in walk_limits():
-        for _ in range(50):
-            sent, now = chance.randrange(2**55), chance.randrange(1, 2**50)
-            state, cost, passed = empty_state(limit), chance.randrange(1, 9), chance.randrange(10**9)
-            told = decided_at((False, limit, state, now, cost), sent + passed, now * 1000 - sent)
-            expected = decided(Decision, (False, limit, state, now + passed // 1000, cost))
-            assert (told, told.at) == (expected, expected.at)
-
-
-@pytest.mark.skipif(core is None, reason="only C has numbers that end")
-def test_an_instant_out_of_all_bounds_is_an_error():
-    evidence = (False, Limit.parse("1/minute"), 0, 0, 1)
-    for nanos, ahead in ((2**63 - 1, 1), (1, -2), (2**64, 0), (0, -(2**64))):
-        with pytest.raises(OverflowError):
-            decided_at(evidence, nanos, ahead)
-
-
 def test_a_smaller_cost_is_asked_and_may_pass(redis_server, clock):
     store = open_store(redis_server, clock)
     limiter = Limiter("5/minute", store=store)
@@ -249,3 +229,29 @@ def test_the_memory_of_refusals_is_bounded(redis_server, clock):
         denials.note(f"k{number}", limit, 2, 0, clock.micros, clock.nanos())
         assert len(denials.by_key) <= MOST
     store.close()
+
+
+def test_as_long_as_one_asks_for_all_one_can_be_admitted_at_most():
+    chance, worth = random.Random(8), 0
+    for limit in [*walk_limits(), Limit.parse("10/second"), Limit.parse("2 per 5 seconds sliding_log")]:
+        rule, denials = limit.rule, Denials(enabled=True)
+        state, now = empty_state(limit), 10**12
+        for _ in range(60):
+            now += chance.choice([0, 1, chance.randrange(min(part.micros for part in parts(limit)))])
+            cost = random_cost(chance, limit)
+            state, allowed = rule.decide(state, now, limit, cost)
+            if allowed:
+                continue
+            denials.note("k", limit, cost, state, now, sent=now * 1000)
+            denial = denials.by_key.pop("k", None)
+            if denial is None or not denial.is_just_over(limit, cost, denial.until):
+                continue
+            worth += 1
+            for nanos in (denial.until, denial.until + denial.alone_for - 1000, denial.until + denial.alone_for):
+                after, first = rule.decide(state, nanos // 1000, limit, cost)
+                _, second = rule.decide(after, nanos // 1000, limit, cost)
+                is_over = denial.is_just_over(limit, cost, nanos)
+                assert is_over == (nanos < denial.until + denial.alone_for)
+                assert not (is_over and first and second)
+            assert not denial.is_just_over(limit, cost, denial.until - 1)
+    assert worth > 100

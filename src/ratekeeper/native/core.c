@@ -88,7 +88,6 @@ static PyObject *make_guards(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL, "The way of stores in Python to make a Decision."},
-    {"decided_at", (PyCFunction)(void (*)(void))decided_at, METH_FASTCALL, "The same at another instant."},
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},
@@ -103,6 +102,7 @@ static int start(PyObject *module) {
         {&state->shelf_type, &shelf_spec, "Shelf"},    {&state->table_type, &table_spec, "Table"},
         {&state->store_type, &store_spec, "Store"},    {&state->prepared_type, &prepared_spec, "Prepared"},
         {&state->columns_type, &columns_spec, "Columns"},
+        {&state->refusal_type, &refusal_spec, "Refusal"}, {&state->recall_type, &recall_spec, "Recall"},
     };
     for (size_t index = 0; index < sizeof(types) / sizeof(types[0]); index++) {
         *types[index].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[index].spec, NULL);
@@ -131,6 +131,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->store_type);
     Py_VISIT(state->prepared_type);
     Py_VISIT(state->columns_type);
+    Py_VISIT(state->refusal_type);
+    Py_VISIT(state->recall_type);
     Py_VISIT(state->encode);
     Py_VISIT(state->whole_cost);
     Py_VISIT(state->to_micros);
@@ -160,6 +162,8 @@ static void finish(void *module) {
     Py_CLEAR(state->store_type);
     Py_CLEAR(state->prepared_type);
     Py_CLEAR(state->columns_type);
+    Py_CLEAR(state->refusal_type);
+    Py_CLEAR(state->recall_type);
     Py_CLEAR(state->space);
     Py_CLEAR(state->key);
     Py_CLEAR(state->limit);

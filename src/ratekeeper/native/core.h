@@ -18,12 +18,13 @@
 #define PLAIN 0   /* a decision of one limit, with its evidence */
 #define TOGETHER 1 /* of several limits: `other` is the tuple of their decisions */
 #define GIVEN 2   /* made from answers */
-#define PURE 3    /* made by a store in Python: `other` is its own decision, or the evidence for one */
+#define PURE 3    /* made by a store in Python: `other` is its own decision, or the evidence for one, but for a `now` */
 
 typedef struct DecisionObject DecisionObject;
 
 typedef struct {
     PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type, *prepared_type, *columns_type;
+    PyTypeObject *refusal_type, *recall_type;
     PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
     PyObject *space, *key, *limit, *cost, *table_for;    /* names */
@@ -96,6 +97,7 @@ typedef struct {
 } PreparedObject;
 
 extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec, prepared_spec, columns_spec;
+extern PyType_Spec refusal_spec, recall_spec;
 
 static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
 
@@ -117,7 +119,7 @@ static inline u64 machine_clock(void) {
 /* Answers. */
 PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *decided_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *refused_at(State *state, PyObject *evidence, u64 now);
 void free_spares(State *state);
 
 static inline DecisionObject *new_decision(State *state, TermsObject *terms) {

@@ -33,12 +33,13 @@ PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool
 
 static PyObject *pure(DecisionObject *self);
 
-static PyObject *from_evidence(State *state, PyObject *evidence, int allowed) {
+static PyObject *from_evidence(State *state, PyObject *evidence, u64 now, int allowed) {
     DecisionObject *self = allowed < 0 ? NULL : new_decision(state, NULL);
     if (!self)
         return NULL;
     self->kind = PURE;
     self->evidence.allowed = allowed;
+    self->now = now;
     self->other = Py_NewRef(evidence);
 #ifdef Py_GIL_DISABLED
     if (!pure(self)) /* at once: two threads must not make it at the same time */
@@ -54,41 +55,31 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
         PyErr_SetString(PyExc_TypeError, "decided: expected Decision and (allowed, limit, state, now, cost)");
         return NULL;
     }
-    return from_evidence(state, args[1], PyObject_IsTrue(PyTuple_GetItem(args[1], 0)));
+    return from_evidence(state, args[1], 0, PyObject_IsTrue(PyTuple_GetItem(args[1], 0)));
 }
 
-/* decided_at(evidence, nanos, ahead): the decision of that evidence, but for the microsecond (nanos + ahead) / 1000. */
-PyObject *decided_at(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    State *state = PyModule_GetState(module);
-    if (count != 3 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != 5 || !state->pure) {
-        PyErr_SetString(PyExc_TypeError, "decided_at: expected (allowed, limit, state, now, cost), nanos and ahead");
-        return NULL;
+/* The refusal of that evidence, but for its instant. */
+PyObject *refused_at(State *state, PyObject *evidence, u64 now) { return from_evidence(state, evidence, now, false); }
+
+static PyObject *evidence_at(PyObject *evidence, u64 now) {
+    PyObject *found = PyTuple_New(5);
+    for (Py_ssize_t index = 0; found && index < 5; index++) {
+        PyObject *item = index == 3 ? PyLong_FromUnsignedLongLong(now) : Py_NewRef(PyTuple_GetItem(evidence, index));
+        if (!item || PyTuple_SetItem(found, index, item) < 0)
+            Py_CLEAR(found);
     }
-    long long nanos = PyLong_AsLongLong(args[1]);
-    long long ahead = nanos == -1 && PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[2]);
-    long long sum = 0;
-    if (!PyErr_Occurred() && (__builtin_add_overflow(nanos, ahead, &sum) || sum < 0))
-        PyErr_SetString(PyExc_OverflowError, "decided_at: expected an instant after 1970");
-    if (PyErr_Occurred())
-        return NULL;
-    PyObject *evidence = PyTuple_New(5);
-    for (Py_ssize_t index = 0; evidence && index < 5; index++) {
-        PyObject *item = index == 3 ? PyLong_FromLongLong(sum / 1000) : Py_NewRef(PyTuple_GetItem(args[0], index));
-        if (!item || PyTuple_SetItem(evidence, index, item) < 0)
-            Py_CLEAR(evidence);
-    }
-    if (!evidence)
-        return NULL;
-    PyObject *self = from_evidence(state, evidence, PyObject_IsTrue(PyTuple_GetItem(evidence, 0)));
-    Py_DECREF(evidence);
-    return self;
+    return found;
 }
 
 /* The decision in Python, made of its evidence when it is first asked for more than whether it was allowed. */
 static PyObject *pure(DecisionObject *self) {
     if (PyTuple_CheckExact(self->other)) {
         State *state = state_of((PyObject *)self);
-        PyObject *items = PyTuple_Pack(1, self->other); /* tuple.__new__ itself: looking it up costs more than the call */
+        PyObject *evidence = self->now ? evidence_at(self->other, self->now) : Py_NewRef(self->other);
+        if (!evidence)
+            return NULL;
+        PyObject *items = PyTuple_Pack(1, evidence); /* tuple.__new__ itself: looking it up costs more than the call */
+        Py_DECREF(evidence);
         PyObject *made = items ? state->tuple_new((PyTypeObject *)state->pure, items, NULL) : NULL;
         Py_XDECREF(items);
         if (!made)
@@ -149,8 +140,9 @@ static void decision_free(DecisionObject *self) {
     TermsObject *terms = self->terms;
     Py_XDECREF(self->other);
 #ifndef Py_GIL_DISABLED
-    if (terms && terms->state->spares < SPARE_DECISIONS) {
-        terms->state->spare[terms->state->spares++] = self;
+    State *state = terms ? terms->state : PyType_GetModuleState(type);
+    if (state->spares < SPARE_DECISIONS) {
+        state->spare[state->spares++] = self;
     } else
 #endif
         PyObject_Free(self);

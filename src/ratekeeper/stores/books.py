@@ -58,13 +58,10 @@ class Books:
     def denied(self, plan: Plan, nanos: int) -> tuple[Decision, ...] | None:
         """The refusal of a plan, where it is known without asking; the other checks as the store last told them."""
         ledgers = [self.ledger(check.space, check.limit) for check in plan]
-        found: list[Decision | None] = []
-        for check, ledger in zip(plan, ledgers, strict=True):
-            denial = ledger.denials.by_key.get(check.key)
-            if denial is not None and denial.holds(check.limit, check.cost, nanos):
-                found.append(denial.decision(check.cost, nanos))
-            else:
-                found.append(None)
+        found = [
+            ledger.denials.known(check.key, check.limit, check.cost, nanos)
+            for check, ledger in zip(plan, ledgers, strict=True)
+        ]
         if not any(each is not None for each in found):
             return None
         for index, (check, ledger) in enumerate(zip(plan, ledgers, strict=True)):

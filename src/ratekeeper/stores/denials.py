@@ -8,61 +8,55 @@ through this store at once; one through another node is seen after ``LONGEST`` a
 
 from __future__ import annotations
 
-from ratekeeper.model import Decision, decided
 from ratekeeper.native import core
-from ratekeeper.stores.logs import is_partial
+from ratekeeper.stores.logs import is_partial, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
-    from typing import Any
 
-    from ratekeeper.model import Limit, Several, State
+    from ratekeeper.model import Decision, Limit, Several, State
 
 LONGEST = 1_000_000_000  # nanoseconds: the bound for what other nodes give back, and for a server whose clock is set
 SHORTEST = 200_000  # nanoseconds: not worth remembering
 LONG = 10_000_000  # nanoseconds: longer than an answer takes, so that nothing is missed by waiting for one
-MOMENT = 50_000_000
 MOST = 10_000
 
 
-def decided_at(evidence: tuple[Any, ...], nanos: int, ahead: int) -> Decision:
-    """The decision of that evidence, but for its instant: that of a clock which is ``ahead`` of ``nanos``."""
-    allowed, limit, state, _, cost = evidence
-    return decided(Decision, (allowed, limit, state, (nanos + ahead) // 1000, cost))
+if TYPE_CHECKING or core is None:
+    from ratekeeper.stores.refusals import Recall as Recall
+    from ratekeeper.stores.refusals import Refusal
+else:
+    Recall, Refusal = core.Recall, core.Refusal
 
 
-if core is not None:
-    decided_at = core.decided_at
+class Denial(Refusal):
+    """A refusal, and who asks whether it is over."""
 
-
-class Denial:
-    """One refusal: asked at ``sent`` and known until ``until``, our nanoseconds; the store's are ``ahead`` of them."""
-
-    __slots__ = ("ahead", "asking", "cost", "evidence", "is_partial", "limit", "sent", "until")
-
-    def __init__(self, limit: Limit | Several, cost: int, state: State, now: int, sent: int, until: int) -> None:
-        self.limit = limit
-        self.cost = cost
-        self.evidence = (False, limit, state, now, cost)
-        self.ahead = now * 1000 - sent
-        self.sent = sent
-        self.until = until
-        self.is_partial = is_partial(state)
-        # On which loop one asks whether it is over, and who waits for the answer.
-        self.asking: tuple[AbstractEventLoop, list[Future[None]]] | None = None
-
-    def holds(self, limit: Limit | Several, cost: int, nanos: int) -> bool:
-        if not self.sent <= nanos < self.until or limit is not self.limit:
-            return False
-        return cost == self.cost or (cost > self.cost and not self.is_partial)
+    __slots__ = ("alone_for", "asking")
+    asking: tuple[AbstractEventLoop, list[Future[None]]] | None  # on which loop one asks, and who waits for the answer
+    alone_for: int | None  # nanoseconds after its end in which one can be admitted at most; None: not worked out yet
 
     def is_just_over(self, limit: Limit | Several, cost: int, nanos: int) -> bool:
-        """Whether most who ask now will be refused again: it was long, and has ended within as much again."""
-        lasted = self.until - self.sent
-        if lasted < LONG or limit is not self.limit or cost < self.cost:
+        """Whether of all who ask now one can be admitted at most, and for so long that an answer comes before that."""
+        if nanos < self.until or limit is not self.limit or cost < self.cost:
             return False
-        return self.until <= nanos < self.until + min(lasted, MOMENT)
+        if self.alone_for is None:
+            self.alone_for = self.after_it()
+        return self.alone_for >= LONG and nanos < self.until + self.alone_for
+
+    def after_it(self) -> int:
+        """Nanoseconds from its end until a second one could be admitted."""
+        _, limit, state, now, cost = self.evidence
+        if is_partial(state):
+            return 0
+        rule, state = limit.rule, plain(state)
+        wait = rule.retry_after(state, now, limit, cost)
+        if wait is None:
+            return LONGEST
+        after, _ = rule.decide(state, now + wait, limit, cost)
+        wait += rule.retry_after(after, now + wait, limit, cost) or 0
+        return min(wait * 1000, 2 * LONGEST) - (self.until - self.sent)
 
     def let_go(self, waiting: list[Future[None]]) -> None:
         """Let those go on who wait for an answer; whoever comes now may ask."""
@@ -72,10 +66,6 @@ class Denial:
             if not each.done():
                 each.set_result(None)
         waiting.clear()
-
-    def decision(self, cost: int, nanos: int) -> Decision:
-        evidence = self.evidence if cost == self.cost else (*self.evidence[:4], cost)
-        return decided_at(evidence, nanos, self.ahead)
 
 
 class Denials:
@@ -96,7 +86,13 @@ class Denials:
             return
         if len(self.by_key) >= MOST:
             self.by_key.clear()  # a flood of refused keys: each costs one more round trip
-        self.by_key[key] = Denial(limit, cost, state, now, sent, sent + lasts)
+        denial = self.by_key[key] = Denial(limit, cost, state, now, sent, sent + lasts, is_partial(state))
+        denial.asking = denial.alone_for = None
+
+    def known(self, key: str | bytes, limit: Limit | Several, cost: int, nanos: int) -> Decision | None:
+        """The refusal of ``key`` if one is known to hold then."""
+        denial = self.by_key.get(key)
+        return denial.decision(cost, nanos) if denial is not None and denial.holds(limit, cost, nanos) else None
 
     def admitted(self, key: str | bytes, limit: Limit | Several, cost: int, state: State, now: int, sent: int) -> None:
         """Take note of an admission of a key that was refused: most often the next one would be again."""
