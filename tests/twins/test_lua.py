@@ -9,14 +9,15 @@ from ratekeeper.errors import InvalidLimit
 from ratekeeper.model import Limit
 from ratekeeper.stores.codec import packed_limit, unpack_state
 from ratekeeper.stores.logs import plain
-from ratekeeper.stores.script import KINDS, rules
+from ratekeeper.stores.script import IMPORTS, KINDS, rules
 from ratekeeper.testing.contract import random_step, walk_limits
 
 NOW = 1_794_786_070_000_000  # microseconds, as a server would say
 
 # All steps of a walk in one call: kind, limit, then now, cost and, for a refund, at.  Returns every state.
 WALK = (
-    "local function rule(kind)\n"
+    IMPORTS
+    + "local function rule(kind)\n"
     + rules()
     + """
 end

@@ -3,7 +3,7 @@
 -- state  >I7I5  window, used; '' is EMPTY
 -- limit  >I8I8  micros, count
 
-local pack, unpack = struct.pack, struct.unpack
+local pack, unpack, values = struct.pack, struct.unpack, unpack
 
 local function decide(state, now, limit, cost, from, at)
   local micros, count, after = unpack('>I8I8', limit, at)

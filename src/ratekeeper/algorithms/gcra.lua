@@ -10,7 +10,7 @@
 -- So the functions of all twins also return where the next state and the next limit start.  A refused state is
 -- returned as it came, in its record; one that had to be mended by itself.
 
-local pack, unpack = struct.pack, struct.unpack
+local pack, unpack, values = struct.pack, struct.unpack, unpack
 
 local function decide(state, now, limit, cost, from, at)
   local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)

@@ -1,7 +1,7 @@
 -- Twin of leaky_bucket.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 -- Numbers in two digits, state and limit as in gcra.lua; so is the refund.
 
-local pack, unpack = struct.pack, struct.unpack
+local pack, unpack, values = struct.pack, struct.unpack, unpack
 
 local function decide(state, now, limit, cost, from, at)
   local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)

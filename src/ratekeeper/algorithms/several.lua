@@ -3,22 +3,21 @@
 
 local after, before, allowed = '', record, true
 local index, from, at = 1, 1, 1
+local kind, new, fits, then_from, then_at
 repeat
   if index <= #kinds then -- the last kind is that of all that follow
-    local kind = #kinds == 1 and kinds or string.sub(kinds, index, index)
-    if kind ~= made_kind then
-      made_kind, made = kind, rule(kind)
-    end
+    kind = #kinds == 1 and kinds or string.sub(kinds, index, index)
   end
-  local new, fits, next_from, next_at = made(record, now, limits, cost, from, at)
+  local state, limit = record, limits
+  -- include decide
   if fits then
     after = index == 1 and new or after .. new
   else
     allowed = false
     if new ~= record then -- mended
-      before = string.sub(before, 1, from - 1) .. new .. string.sub(before, next_from)
+      before = string.sub(before, 1, from - 1) .. new .. string.sub(before, then_from)
     end
   end
-  index, from, at = index + 1, next_from, next_at
+  index, from, at = index + 1, then_from, then_at
 until at > #limits
-local new = allowed and after or before
+new = allowed and after or before

@@ -3,7 +3,7 @@
 -- state  an instant in I7 for each unit of cost, oldest first; '' is EMPTY
 -- limit  >I8I4  micros, count
 
-local pack, unpack = struct.pack, struct.unpack
+local pack, unpack, values = struct.pack, struct.unpack, unpack
 
 -- How many came no later than `instant`.  Mostly the few oldest: they are looked at before the rest is halved.
 local function bisect_right(state, instant)

@@ -25,31 +25,27 @@
 --
 -- To make a function costs the server as much as a step of deciding.  So the common is answered first, and what a call
 -- does not need is never made: that is why functions stand between the cases instead of above them, and why some text
--- is included twice.
+-- is included more than once, above all `decide`, the bodies of the twins (see script.py).
 
 -- Microseconds, read once: `now`.
 -- include now
 
-local function rule(kind)
-  -- include rules
-end
-
 local LONG_LOG = 'r' -- in a ring, changed in place
 local WHOLE_LOG = 'w' -- the same, read and written as a whole
-local call, pack, KEYS, ARGV = redis.call, struct.pack, KEYS, ARGV
+local pack, unpack, values = struct.pack, struct.unpack, unpack
+local call, KEYS, ARGV = redis.call, KEYS, ARGV
 
 -- Case 1, most calls: one limit of one key.
 if ARGV[1] == 'one' and ARGV[2] ~= LONG_LOG and not ARGV[6] then
-  local decide = rule(ARGV[2])
   local record = call('GET', KEYS[1]) or ''
-  local new, allowed = decide(record, now, ARGV[5], ARGV[3] + 0, 1, 1)
+  local kind, state, limit, cost, from, at = ARGV[2], record, ARGV[5], ARGV[3] + 0, 1, 1
+  local new, fits, then_from, then_at
+  -- include decide
   if new ~= record then
     call('SET', KEYS[1], new, 'PX', ARGV[4])
   end
-  return pack('>BI8', allowed and 1 or 0, now) .. new
+  return pack('>BI8', fits and 1 or 0, now) .. new
 end
-
-local made_kind, made -- the rule that was needed last: most calls need but one
 
 -- Case 2: several limits of one key.
 if ARGV[1] == 'all' and ARGV[2] == '1' and not ARGV[7] then
@@ -104,7 +100,6 @@ if ARGV[1] == 'all' and not ARGV[3 + 4 * ARGV[2]] then
 end
 
 -- Case 5: any plans.
-local values = unpack
 local decide_ring, change_ring, upkeep -- made when they are needed
 
 local function make_ring()
@@ -212,28 +207,25 @@ local replies, answered = {}, 0
 local function decide_each(many, at, key)
   local kinds, cost, ttl, limits = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2], ARGV[at + 3]
   local yes, no = pack('>BI8', 1, now), pack('>BI8', 0, now)
-  if kinds == LONG_LOG then
-    if not decide_ring then
-      decide_ring, change_ring = make_ring()
-    end
-  elseif kinds ~= made_kind then
-    made_kind, made = kinds, rule(kinds)
+  if kinds == LONG_LOG and not decide_ring then
+    decide_ring, change_ring = make_ring()
   end
+  local new, fits, then_from, then_at
   for index = 1, many do
     local name = KEYS[key + index - 1]
-    local new, allowed
     if kinds == LONG_LOG then
       local before, after
-      allowed, before, after = decide_ring(name, limits, cost, ttl)
-      new = allowed and after or before
+      fits, before, after = decide_ring(name, limits, cost, ttl)
+      new = fits and after or before
     else
       local record = call('GET', name) or ''
-      new, allowed = made(record, now, limits, cost, 1, 1)
+      local kind, state, limit, from, at = kinds, record, limits, 1, 1
+      -- include decide
       if new ~= record then
         call('SET', name, new, 'PX', ttl)
       end
     end
-    replies[answered + index] = (allowed and yes or no) .. new
+    replies[answered + index] = (fits and yes or no) .. new
   end
   answered = answered + many
 end

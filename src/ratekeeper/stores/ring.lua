@@ -109,7 +109,9 @@ local function decide_ring(key, limit, cost, ttl)
   if newest > now then -- the clock stepped back: rare, so read it all
     local unroll, save_ring = make_whole()
     local log = unroll(call('GET', key))
-    local new, fits = rule(WHOLE_LOG)(log, now, limit, cost, 1, 1)
+    local state, from, at = log, 1, 1
+    local new, fits, then_from, then_at
+    -- include decide-log
     if ttl then
       save_ring(key, new, 0, ttl)
     end

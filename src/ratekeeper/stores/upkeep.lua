@@ -5,8 +5,8 @@ local _, _, make_whole = make_ring()
 local unroll, save_ring = make_whole()
 local upkeep = {}
 
-local function rule_and_refund(kind)
-  -- include rules-and-refunds
+local function rule(kind)
+  -- include rules
 end
 
 function upkeep.load(key, kinds)
@@ -79,7 +79,7 @@ function upkeep.refund(many, at, key)
     local number, from, limit_at = 1, 1, 1
     repeat
       local kind = string.sub(kinds, math.min(number, #kinds), math.min(number, #kinds))
-      local _, refund = rule_and_refund(kind)
+      local _, refund = rule(kind)
       local part
       part, from, limit_at = refund(record, now, limits, cost, from, limit_at, taken_at)
       number, new = number + 1, new .. part
