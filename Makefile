@@ -76,8 +76,11 @@ types: $(INSTALLED) ## check types, strictly
 
 coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100 %
 	@$(PY) scripts/ensure-redis >/dev/null
-	@$(PY) -m coverage run -m pytest -m "not real" $(ARGS)
-	@RATEKEEPER_PURE=1 $(PY) -m coverage run --append -m pytest -q tests/test_model.py tests/test_limiter.py tests/flow
+	@$(PY) scripts/ensure-redis --valkey >/dev/null
+	@$(PY) -m coverage erase
+	@$(PY) -m coverage run -m pytest -n $(JOBS) -m "not real" $(ARGS)
+	@RATEKEEPER_PURE=1 $(PY) -m coverage run -m pytest -q -n $(JOBS) tests/test_model.py tests/test_limiter.py tests/flow
+	@$(PY) -m coverage combine --quiet
 	@$(PY) -m coverage report
 	@$(PY) -m coverage report --include='$(FLOORS)' --fail-under=100
 
