@@ -1,8 +1,13 @@
-"""Waiting in line: priorities, and plans of several checks."""
+"""Waiting in line: priorities, plans of several checks, and lines that are left by closing, forking and dead loops."""
 
 import asyncio
+import gc
+import os
+import threading
 
-from ratekeeper import AsyncLimiter
+import pytest
+
+from ratekeeper import AsyncLimiter, Closed, Limiter
 from ratekeeper.drive import adrive
 from ratekeeper.flow import Lines, acquire_plan
 from ratekeeper.model import Check, Limit
@@ -104,3 +109,98 @@ def test_a_clock_that_stepped_back_is_foreseen_too():
 
     assert all(asyncio.run(main()))
     assert clock.now == 10**6 - 1000 + 10
+
+
+def queue_up(limiter, number, outcomes):
+    """That many threads waiting for ``k``: the first for time, the others for their turn."""
+
+    def wait():
+        try:
+            outcomes.append(limiter.acquire("k"))
+        except Closed as error:
+            outcomes.append(error)
+
+    threads = []
+    for place in range(1, number + 1):
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+        while not waiting(limiter, place):
+            pass
+    return threads
+
+
+def waiting(limiter, number):
+    line = limiter.lines.lines.get("k", ())
+    return len(line) == number and all(ticket.wake.__name__ != "nobody" for ticket in list(line)[1:])
+
+
+def test_whoever_waits_when_a_limiter_is_closed_is_told():
+    clock = FakeClock(auto=False)
+    limiter = Limiter("1/second", clock=clock, name="api")
+    assert limiter.check("k")
+    outcomes = []
+    sleeper, *others = queue_up(limiter, 3, outcomes)
+    limiter.close()
+    for thread in others:  # at once, though time stands still
+        thread.join(10)
+    clock.advance(1)
+    sleeper.join(10)
+    assert [str(outcome) for outcome in outcomes] == [
+        "limiter 'api': expected an open limiter, but it was closed. Make a new one."
+    ] * 3
+    assert not limiter.lines.lines
+
+
+def test_tasks_that_wait_when_a_limiter_is_closed_are_told():
+    async def main():
+        clock = FakeClock(auto=False)
+        limiter = AsyncLimiter("1/second", clock=clock)
+        await limiter.check("k")
+        tasks = [asyncio.ensure_future(limiter.acquire("k")) for _ in range(3)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await limiter.close()
+        clock.advance(1)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Closed] * 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # it has threads: that is the point
+def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent():
+    clock = FakeClock(auto=False)
+    limiter = Limiter("1/second", clock=clock)
+    limiter.check("k")
+    outcomes = []
+    threads = queue_up(limiter, 2, outcomes)
+    child = os.fork()
+    if not child:
+        clock.auto = True
+        os._exit(0 if limiter.acquire("k", timeout=1) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    while any(thread.is_alive() for thread in threads):
+        clock.advance(1)
+    assert all(outcomes)
+    assert len(outcomes) == 2
+
+
+def test_tasks_of_a_loop_that_was_closed_do_not_stop_those_of_another():
+    clock = FakeClock(auto=False)
+    limiter = AsyncLimiter("1/second", clock=clock)
+    asyncio.run(limiter.check("k"))
+    dead = asyncio.new_event_loop()
+    tasks = [dead.create_task(limiter.acquire("k")) for _ in range(3)]
+    for _ in range(5):
+        dead.run_until_complete(asyncio.sleep(0))
+    assert len(limiter.lines.lines["k"]) == 3
+    dead.close()
+    for task in tasks:
+        task._log_destroy_pending = False
+    clock.sleepers.clear()
+    del tasks, task
+    gc.collect()
+    assert not limiter.lines.lines
+    clock.auto = True
+    assert asyncio.run(limiter.acquire("k"))

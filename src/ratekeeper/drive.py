@@ -84,8 +84,11 @@ async def await_turn(turn: Turn, clock: Clock, lines: Lines) -> bool:
     def called() -> None:
         if asyncio._get_running_loop() is loop:
             wake()  # no need to wake the loop itself
-        else:
+            return
+        try:
             loop.call_soon_threadsafe(wake)
+        except RuntimeError:  # that loop was closed with this task pending: it will never take its turn
+            lines.leave(turn.ticket, served=False)
 
     lines.when_first(turn.ticket, called)
     if turn.micros is None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from _collections import deque  # type: ignore[import-not-found]  # collections is slow to import
 from _thread import allocate_lock
 
-from ratekeeper.errors import StoreUnavailable
+from ratekeeper.errors import Closed, StoreUnavailable
 from ratekeeper.model import MOST_LEASES, Check, Decision, Verdict, doubled, empty_state
+from ratekeeper.stores.inprocess import keep_through_fork
 from ratekeeper.units import SECOND
 
 TYPE_CHECKING = False
@@ -71,7 +72,16 @@ class Ticket:
         self.costs = costs
         self.priority = priority
         self.foreseen: tuple[int, tuple[State, ...]] | None = None
-        self.wake: Callable[[], object] | None = None
+        self.wake: Callable[[], object] = nobody
+
+    def woken(self) -> Callable[[], object]:
+        """What wakes it, once: to be called without holding the lock."""
+        wake, self.wake = self.wake, nobody
+        return wake
+
+
+def nobody() -> None:
+    """Wakes whoever does not sleep."""
 
 
 class Lines:
@@ -80,6 +90,20 @@ class Lines:
     def __init__(self) -> None:
         self.lines: dict[Line, deque[Ticket]] = {}
         self.lock = allocate_lock()
+        self.closed = ""
+        keep_through_fork(self)
+
+    def in_child(self) -> None:
+        """A forked child has none of the threads that stand here: nobody would ever leave."""
+        self.lines = {}
+
+    def close(self, why: str) -> None:
+        """Let nobody wait any longer: whoever does raises Closed."""
+        with self.lock:
+            self.closed = why
+            waking = [ticket.woken() for line in self.lines.values() for ticket in line]
+        for wake in waking:
+            wake()
 
     def join(self, line: Line, costs: tuple[int, ...], priority: int = 0) -> Ticket:
         """Stand behind all of this priority or a higher one; whoever is first is being served, and stays first."""
@@ -126,7 +150,9 @@ class Lines:
     def leave(self, ticket: Ticket, served: bool) -> None:
         """Give the place up, wherever in the line it is; whoever is first then is woken."""
         with self.lock:
-            line = self.lines[ticket.line]
+            line = self.lines.get(ticket.line, ())
+            if ticket not in line:  # given up for it already
+                return
             if not served:  # everybody behind comes earlier than was foreseen
                 for other in line:
                     other.foreseen = None
@@ -135,9 +161,8 @@ class Lines:
             if not line:
                 del self.lines[ticket.line]
                 return
-            wake = line[0].wake if was_first else None
-        if wake is not None:
-            wake()
+            wake = line[0].woken() if was_first else nobody
+        wake()
 
 
 def foresee(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Ticket], ticket: Ticket) -> int:
@@ -245,6 +270,8 @@ def acquire_plan(
             decisions = yield from ask("peek", plan)
             return postponed(decisions, 0)
         while True:
+            if lines.closed:
+                raise Closed(lines.closed)
             decisions = yield from ask("check", plan)
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
             allowed = all(decisions)

@@ -1,4 +1,4 @@
-"""What the stores of this process have in common, in Python and in C: their bounds, and locks that survive a fork."""
+"""What lives in this process has in common: the bounds of stores, in Python and in C, and locks that survive a fork."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from ratekeeper.errors import InvalidStore, shown
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
-
-    from ratekeeper.stores.memory import MemoryStore
-    from ratekeeper.stores.native import TableStore
+    from typing import Any
 
 MAX_KEYS = 1_000_000
 MOST_TABLES = 1024
@@ -23,30 +21,31 @@ def whole_max_keys(max_keys: object, place: str) -> int:
     raise InvalidStore(f"{place}: expected max_keys as a whole number of at least 1, got {shown(max_keys)}.")
 
 
-# A fork copies the lock as it is.  It is taken around the fork, so that the child never inherits it held by
-# a thread it does not have, nor a table half changed.
+# A fork copies a lock as it is.  It is taken around the fork, so that the child never inherits it held by
+# a thread it does not have, nor what it guards half changed.
 
-stores_alive: dict[int, object] = {}
+owners: dict[int, Any] = {}
 
 
-def keep_through_fork(store: MemoryStore | TableStore) -> None:
+def keep_through_fork(owner: Any) -> None:
+    """Keep ``owner.lock`` whole in a child process; an owner that has ``in_child`` is told there."""
     from _weakref import ref
 
-    number = id(store)
-    stores_alive[number] = ref(store, lambda _: stores_alive.pop(number, None))
+    number = id(owner)
+    owners[number] = ref(owner, lambda _: owners.pop(number, None))
 
 
-def alive() -> list[MemoryStore | TableStore]:
-    return [store for reference in list(stores_alive.values()) if (store := reference()) is not None]  # type: ignore[operator]
+def alive() -> list[Any]:
+    return [owner for reference in list(owners.values()) if (owner := reference()) is not None]
 
 
 held: list[LockType] = []
 
 
 def before_fork() -> None:
-    for store in alive():
-        store.lock.acquire()
-        held.append(store.lock)
+    for owner in alive():
+        owner.lock.acquire()
+        held.append(owner.lock)
 
 
 def after_fork() -> None:
@@ -54,4 +53,11 @@ def after_fork() -> None:
         held.pop().release()
 
 
-register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)
+def after_fork_in_child() -> None:
+    after_fork()
+    for owner in alive():
+        if hasattr(owner, "in_child"):
+            owner.in_child()
+
+
+register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork_in_child)
