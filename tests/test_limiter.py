@@ -1,6 +1,7 @@
 """Limiter and AsyncLimiter: the methods, their errors, and waiting."""
 
 import asyncio
+import copy
 import pickle
 import threading
 
@@ -428,6 +429,67 @@ def test_a_closed_limiter_says_so():
     asyncio.run(main())
 
 
+def test_closing_twice_is_no_error():
+    with Limiter("2/minute") as limiter:
+        limiter.close()
+
+    async def main():
+        async with AsyncLimiter("2/minute") as limiter:
+            await limiter.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_limiter_is_not_copied_by_accident(way):
+    with pytest.raises(InvalidInput, match="limiter 'api': expected to be made where it is used"):
+        way(Limiter("2/minute", name="api"))
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("store", ["memory://", MemoryStore(), "redis://localhost:1"])
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("deadline", 0, "a deadline from 0.001 to 60 seconds, got 0."),
+        ("deadline", "50ms", "a deadline from 0.001 to 60 seconds, got '50ms'."),
+        ("deadline", float("nan"), "a deadline from 0.001 to 60 seconds, got nan."),
+        ("deadline", True, "a deadline from 0.001 to 60 seconds, got True."),
+        ("local_share", 1.5, "local_share above 0 and at most 1, got 1.5."),
+        ("local_share", "half", "local_share above 0 and at most 1, got 'half'."),
+        ("lease", 1, "lease to be 'auto' or a whole number above 1, got 1."),
+        ("lease", "always", "lease to be 'auto' or a whole number above 1, got 'always'."),
+        ("on_store_error", "open", "on_store_error to be local, allow or deny, got 'open'."),
+    ],
+)
+def test_an_option_is_no_less_wrong_where_it_is_not_needed(kind, store, option, value, wanted):
+    with pytest.raises(InvalidStore) as caught:
+        kind("2/minute", store=store, **{option: value})
+    assert str(caught.value) == f"limiter: expected {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": None}, "store: expected a URL such as 'redis://localhost:6379/0' or a store, got None."),
+        ({"clock": 5}, "clock: expected one such as ratekeeper.testing.FakeClock(), got 5."),
+        (
+            {"store": "memory"},
+            "store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), got 'memory'. "
+            "Did you mean 'memory://'?",
+        ),
+        (
+            {"store": ""},
+            "store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), got ''.",
+        ),
+    ],
+)
+def test_what_is_no_store_and_no_clock_is_refused(options, message):
+    with pytest.raises(InvalidStore) as caught:
+        Limiter("2/minute", **options)
+    assert str(caught.value) == message
+
+
 def test_limiters_share_a_store_and_are_told_apart_by_name():
     store = MemoryStore(clock=FakeClock())
     first, again = Limiter("1/minute", store=store), Limiter("1/minute", store=store)
@@ -447,7 +509,7 @@ def test_stores_are_named_by_url():
     for wrong in ("memroy://", "memory", "memory://host", "memory://?max_kyes=1", "memory://?max_keys=x", "ftp://x"):
         with pytest.raises(InvalidStore):
             Limiter("1/minute", store=wrong)
-    with pytest.raises(InvalidStore, match="Did you mean 'memory'"):
+    with pytest.raises(InvalidStore, match="Did you mean 'memory://'"):
         Limiter("1/minute", store="memroy://")
     with pytest.raises(InvalidStore):
         Limiter("1/minute", max_keys=0)
@@ -497,3 +559,14 @@ def test_threads_are_admitted_exactly_the_limit(algorithm, threads, monkeypatch)
         assert sum(admitted) == 200
     finally:
         sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("start", [-1, 2**52 / 1e6, 10**30])
+def test_a_fake_clock_stays_where_every_store_can_follow(start):
+    with pytest.raises(InvalidInput, match="FakeClock: expected a start from 0 to 142 years"):
+        FakeClock(start)
+    clock = FakeClock(5)
+    with pytest.raises(InvalidInput, match="FakeClock: expected an instant from 0 to 142 years"):
+        clock.advance(start * 6)
+    assert clock.now == 5
+    assert Limiter("1/minute", clock=FakeClock(2**52 / 1e6 - 1)).check("k")

@@ -1,5 +1,8 @@
 """Verdicts, and the small print of the values."""
 
+import copy
+import pickle
+
 import pytest
 
 from ratekeeper import Decision, Limit, Verdict
@@ -49,6 +52,20 @@ def test_several_limits_are_a_value():
     assert both != Several(both.limits[:1])
     assert both != "1/second"
     assert repr(both) == "Several([Limit.parse('1/second'), Limit.parse('9/minute fixed_window')])"
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_values_are_the_same_after_a_copy_and_as_frozen(way):
+    both = Several([Limit.parse("1/second"), Limit.parse("9/minute fixed_window")])
+    assert way(both) == both
+    with pytest.raises(AttributeError, match="make a new Several"):
+        way(both).limits = ()
+    wanted = way(Check("login", "k", both, 2, "deny"))
+    assert (wanted.space, wanted.key, wanted.limit, wanted.cost, wanted.on_store_error) == (
+        "login", "k", both, 2, "deny",
+    )  # fmt: skip
+    verdict = way(Verdict(False, (YES, LATE), ("a", "b"), "late"))
+    assert (verdict.allowed, verdict.decisions, verdict.rule, verdict.reason) == (False, (YES, LATE), "b", "late")
 
 
 def test_a_check_never_shows_whose_it_is():

@@ -133,7 +133,10 @@ REFUSED = [
     ("10/s bust 3", "limit '10/s bust 3': expected 'burst', 'slices' or an algorithm after the period, got 'bust'. "
                     "Did you mean 'burst'?"),
     ("10/s burst 3 burst 4", "limit '10/s burst 3 burst 4': expected 'burst' once, got it twice."),
-    ("10/s gcra gcra", "limit '10/s gcra gcra': expected 'gcra' once, got it twice."),
+    ("10/s gcra gcra", "limit '10/s gcra gcra': expected one algorithm, got gcra and gcra."),
+    ("10/s gcra token_bucket", "limit '10/s gcra token_bucket': expected one algorithm, got gcra and token_bucket."),
+    ("10/month", "limit '10/month': expected a unit of time (millisecond, second, minute, hour, day, week), "
+        "got 'month'. Its length varies: write a number of days, such as '30 days'."),
     ("10/s fixed_window burst 20", "limit '10/s fixed_window burst 20': expected no burst, as fixed_window admits its "
                                    "count at once, got burst 20. Use gcra, token_bucket or leaky_bucket for a burst."),
     ("10/s slices 3", "limit '10/s slices 3': expected slices with sliding_window only, got gcra."),
@@ -166,7 +169,7 @@ def test_a_limit_of_impossible_numbers_is_refused(arguments):
 
 
 def test_wrong_kinds_of_limits_are_refused():
-    for wrong in (5, None, b"10/minute", [], [5], object()):
+    for wrong in (5, None, b"10/minute", [], [5], {"free": "10/minute"}, object()):
         with pytest.raises(InvalidLimit):
             Limiter(wrong)
     with pytest.raises(InvalidLimit, match="Did you mean 'token_bucket'"):
@@ -176,6 +179,19 @@ def test_wrong_kinds_of_limits_are_refused():
     with pytest.raises(InvalidLimit, match="expected its own algorithm"):
         Limiter(Limit(10, 1), algorithm="fixed_window")
     assert Limiter("10/s", algorithm="fixed_window").limits.algorithm == "fixed_window"
+
+
+def test_a_limit_reads_a_text_too():
+    assert Limit("10/s burst 20", algorithm="token_bucket") == Limit(10, 1, burst=20, algorithm="token_bucket")
+    assert Limit(" unlimited ").is_unlimited
+    with pytest.raises(InvalidLimit) as caught:
+        Limit("10/s", burst=20)
+    assert str(caught.value) == (
+        "limit '10/second': expected burst and slices in the text, got them beside it. "
+        "Write '10/second burst 20', or give the period as well."
+    )
+    with pytest.raises(InvalidLimit, match="expected text such as '100/minute' or a Limit, got 10"):
+        Limit(10)
 
 
 def test_a_limit_is_frozen():

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 class RatekeeperError(Exception):
     """Any error of this package."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled by what it says and knows: a worker process can hand it on, whatever its constructor takes."""
+        return again, (type(self), self.args, self.__dict__)
+
 
 class InvalidInput(RatekeeperError, ValueError, TypeError):
     """The caller's mistake, told at once; nothing was changed."""
@@ -93,6 +97,14 @@ class AlreadySettled(RatekeeperError, RuntimeError):
 
 class Closed(RatekeeperError, RuntimeError):
     """The limiter was closed."""
+
+
+def again(kind: type[RatekeeperError], args: tuple[object, ...], facts: dict[str, object]) -> RatekeeperError:
+    """An error as it was before it was pickled."""
+    made = kind.__new__(kind, *args)
+    made.args = args
+    made.__dict__.update(facts)
+    return made
 
 
 def shown(value: object, most: int = 60) -> str:

@@ -7,7 +7,7 @@ from ratekeeper.errors import Closed, InvalidInput, InvalidStore, LimitExceeded,
 from ratekeeper.flow import Lines, acquire, ask
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, parse_limits, whole_cost
-from ratekeeper.stores import MODES, open_store
+from ratekeeper.stores import expect_options, open_store
 from ratekeeper.units import to_micros
 
 TYPE_CHECKING = False
@@ -47,9 +47,14 @@ class Front:
             raise InvalidInput(f"name: expected text, got {shown(name)}. It keeps limiters on one store apart.")
         self.name = name or str(self.limits)
         self.owns_store = isinstance(store, str)
+        options = {"on_store_error": on_store_error, "deadline": deadline, "local_share": local_share}
+        expect_options("limiter", lease=lease, **options)
         if isinstance(store, str):
-            options = {"on_store_error": on_store_error, "deadline": deadline, "local_share": local_share}
             self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self.asynchronous, **options)
+        elif not hasattr(store, "check"):
+            raise InvalidStore(
+                f"store: expected a URL such as 'redis://localhost:6379/0' or a store, got {shown(store)}."
+            )
         elif not all(each is None for each in (clock, max_keys, deadline, local_share)):
             raise InvalidStore(
                 "store: expected clock, max_keys, deadline and local_share to be given to the store itself, "
@@ -58,8 +63,6 @@ class Front:
         else:
             self.store = store
         self.lines = Lines()
-        if on_store_error not in (None, *MODES):
-            raise InvalidStore(f"on_store_error: expected local, allow or deny, got {shown(on_store_error)}.")
         self.on_store_error = on_store_error
         self.lease = lease
 
@@ -70,6 +73,11 @@ class Front:
         self.store = ClosedStore(self.name)  # type: ignore[assignment]
         self.at_once = None
         self.__dict__.pop("check", None)
+        self.lines.close(self.store.why)  # type: ignore[attr-defined]
+
+    @property
+    def is_closed(self) -> bool:
+        return isinstance(self.store, ClosedStore)
 
     @property
     def clock(self) -> Clock:
@@ -112,6 +120,12 @@ class Front:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.limits)!r}, name={self.name!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise InvalidInput(
+            f"limiter {self.name!r}: expected to be made where it is used, as it holds locks and connections, got a "
+            "copy or a pickle of it. Make one in each process; shm:// and redis:// let them count together."
+        )
 
     def limit(
         self,
@@ -214,7 +228,9 @@ class Limiter(Front):
         self.store.reset((self.plan(key, 1),))
 
     def close(self) -> None:
-        """Let go of the store, if this limiter opened it; every later call raises Closed."""
+        """Let go of the store, if this limiter opened it; whoever waits, and every later call, raises Closed."""
+        if self.is_closed:
+            return
         if self.owns_store:
             self.store.close()
         self.shut()
@@ -312,7 +328,9 @@ class AsyncLimiter(Front):
         await settled(reset((self.plan(key, 1),)))
 
     async def close(self) -> None:
-        """Let go of the store, if this limiter opened it; every later call raises Closed."""
+        """Let go of the store, if this limiter opened it; whoever waits, and every later call, raises Closed."""
+        if self.is_closed:
+            return
         if self.owns_store:
             close: Callable[..., Any] = self.store.close
             await settled(close())
@@ -331,10 +349,10 @@ class ClosedStore:
     blocking = True
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.why = f"limiter {name!r}: expected an open limiter, but it was closed. Make a new one."
 
     def __getattr__(self, operation: str) -> NoReturn:
-        raise Closed(f"limiter {self.name!r}: expected an open limiter, but it was closed. Make a new one.")
+        raise Closed(self.why)
 
 
 async def settled(outcome: Any) -> None:

@@ -53,10 +53,15 @@ class Frozen:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be deleted")
 
+    def __setstate__(self, state: tuple[None, dict[str, object]]) -> None:
+        """Copied or unpickled: the one other time that attributes are set."""
+        self.fix(**state[1])
+
 
 class Limit(Frozen):
     """So many per so long: ``Limit(100, "minute")``, ``Limit(10, 1, burst=20, algorithm="token_bucket")``.
 
+    ``Limit("100/minute")`` reads a text, as ``parse`` does.
     ``period`` is in seconds, a timedelta, or text such as ``"10 seconds"``.  ``burst`` is what a bucket holds,
     by default ``count``; windows have none.  ``slices`` cuts a ``sliding_window`` into that many parts.
     """
@@ -86,16 +91,27 @@ class Limit(Frozen):
 
     def __init__(
         self,
-        count: int,
-        period: Seconds | str,
+        count: int | str,
+        period: Seconds | str | None = None,
         *,
         burst: int | None = None,
-        algorithm: str = "gcra",
+        algorithm: str | None = None,
         slices: int = 1,
     ) -> None:
+        if period is None:
+            self._copy(Limit.parse(count, algorithm), burst, slices)  # type: ignore[arg-type]
+            return
         place = f"limit {shown(count)} per {shown(period)}"
         micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
-        self._build(place, count, micros, burst, algorithm, slices)
+        self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices)  # type: ignore[arg-type]
+
+    def _copy(self, read: Limit, burst: int | None, slices: int) -> None:
+        if burst is not None or slices != 1:
+            raise InvalidLimit(
+                f"limit {str(read)!r}: expected burst and slices in the text, got them beside it. "
+                f"Write '{read} burst 20', or give the period as well."
+            )
+        self.fix(**{name: getattr(read, name) for name in self.__slots__})
 
     def _build(self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int) -> None:
         if algorithm not in RULES:
@@ -336,8 +352,8 @@ def parse_limits(
     """One limit, or several that hold together; "unlimited" among others adds nothing."""
     if isinstance(limits, Several):
         return limits
-    if isinstance(limits, (str, Limit)):
-        return Limit.parse(limits, algorithm)
+    if isinstance(limits, (str, Limit, bytes, dict)):  # the last two would be taken for lists, of what they are not
+        return Limit.parse(limits, algorithm)  # type: ignore[arg-type]
     try:
         found = [Limit.parse(limit, algorithm) for limit in limits]
     except TypeError as error:

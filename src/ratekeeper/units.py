@@ -96,9 +96,12 @@ def take_period(words: list[str], place: str) -> tuple[int, list[str]]:
         words = words[1:]
     unit = words[0] if words else ""
     if unit not in SPELLINGS:
+        advice = did_you_mean(unit, SPELLINGS)
+        if unit.rstrip("s") in ("month", "year"):
+            advice = " Its length varies: write a number of days, such as '30 days'."
         raise InvalidLimit(
             f"{place}: expected a unit of time (millisecond, second, minute, hour, day, week), "
-            f"got {shown(unit) if unit else 'nothing'}.{did_you_mean(unit, SPELLINGS)}"
+            f"got {shown(unit) if unit else 'nothing'}.{advice}"
         )
     micros, rest = divmod(amount * SPELLINGS[unit], scale)
     if rest:
@@ -124,8 +127,10 @@ def parse_limit(text: str) -> dict[str, int | str]:
     found: dict[str, int | str] = {"count": count, "micros": micros}
     while words:
         word = words[0]
-        if word in found or (word in ALGORITHMS and "algorithm" in found):
+        if word in found:
             raise InvalidLimit(f"{place}: expected {word!r} once, got it twice.")
+        if word in ALGORITHMS and "algorithm" in found:
+            raise InvalidLimit(f"{place}: expected one algorithm, got {found['algorithm']} and {word}.")
         if word in ("burst", "slices"):
             found[word], words = take_number(words[1:], place, f"a number after {word!r}")
         elif word in ALGORITHMS:

@@ -151,7 +151,7 @@ def test_mistakes_are_told(redis_server):
     )
     with pytest.raises(InvalidStore) as caught:
         Limiter("5/minute", store=redis_server.url, lease=1)
-    assert str(caught.value) == "lease: expected 'auto' or a whole number above 1, got 1."
+    assert str(caught.value) == "limiter: expected lease to be 'auto' or a whole number above 1, got 1."
 
 
 @pytest.mark.parametrize("key", ["k", "k" * 300, b"k", ("k", 1)], ids=["text", "long", "bytes", "tuple"])

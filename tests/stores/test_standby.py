@@ -151,7 +151,7 @@ def test_a_loop_stands_in_too(clock):
 def test_mistakes_are_told_at_construction(clock):
     with pytest.raises(InvalidStore) as caught:
         Limiter("1/minute", on_store_error="open")
-    assert str(caught.value) == "on_store_error: expected local, allow or deny, got 'open'."
+    assert str(caught.value) == "limiter: expected on_store_error to be local, allow or deny, got 'open'."
     with pytest.raises(InvalidStore) as caught:
         Limiter("1/minute", store=RedisStore(NOWHERE), deadline=1)
     assert str(caught.value) == (

@@ -45,6 +45,32 @@ REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 SCHEMES = ("memory", "shm", *REMOTE)
 
 
+def expect_options(
+    place: str,
+    *,
+    on_store_error: object = None,
+    deadline: object = None,
+    local_share: object = None,
+    lease: object = None,
+) -> None:
+    """Refuse what no store can do, whichever store it is: an option is no less wrong where it is not needed."""
+    wanted, found = "", None
+    if deadline is not None and not (is_number(deadline) and 0.001 <= deadline <= 60):  # type: ignore[operator]
+        wanted, found = "a deadline from 0.001 to 60 seconds", deadline
+    elif on_store_error not in (None, *MODES):
+        wanted, found = "on_store_error to be local, allow or deny", on_store_error
+    elif local_share is not None and not (is_number(local_share) and 0 < local_share <= 1):  # type: ignore[operator]
+        wanted, found = "local_share above 0 and at most 1", local_share
+    elif lease not in (None, "auto") and not (lease.__class__ is int and lease > 1):
+        wanted, found = "lease to be 'auto' or a whole number above 1", lease
+    if wanted:
+        raise InvalidStore(f"{place}: expected {wanted}, got {shown(found)}.")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def open_store(
     url: str,
     *,
@@ -58,12 +84,15 @@ def open_store(
     ``options`` are for stores elsewhere, which can fail (see RedisStore); one in this process needs none of them.
     """
     scheme, found, rest = url.partition("://")
+    if clock is not None and not hasattr(clock, "nanos"):
+        raise InvalidStore(f"clock: expected one such as ratekeeper.testing.FakeClock(), got {shown(clock)}.")
     if found and scheme in REMOTE:
         return open_remote(url, clock, max_keys, asynchronous, options)
     if not found or scheme not in SCHEMES:
+        near = did_you_mean(f"{scheme}://", [f"{known}://" for known in SCHEMES]) if scheme else ""
         raise InvalidStore(
-            f"store: expected a URL such as 'memory://', got {shown(url.partition('@')[0])}."
-            f"{did_you_mean(scheme, SCHEMES)}"
+            f"store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), "
+            f"got {shown(url.partition('@')[0])}.{near}"
         )
     place, _, query = rest.partition("?")
     if scheme == "shm":

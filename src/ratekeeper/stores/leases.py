@@ -18,9 +18,10 @@ import asyncio
 from _thread import allocate_lock
 from contextlib import suppress
 
-from ratekeeper.errors import InvalidStore, StoreUnavailable, shown
+from ratekeeper.errors import InvalidStore, StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.model import UNLIMITED, Check, Limit, whole_cost
+from ratekeeper.stores import expect_options
 from ratekeeper.stores.codec import decision
 from ratekeeper.stores.redis_table import AsyncRedisTable, RedisTable
 
@@ -124,8 +125,7 @@ def can_lease(limit: Limit | Several) -> bool:
 
 
 def validate(lease: object, limit: Limit | Several) -> None:
-    if lease != "auto" and not (lease.__class__ is int and lease > 1):
-        raise InvalidStore(f"lease: expected 'auto' or a whole number above 1, got {shown(lease)}.")
+    expect_options("store", lease=lease)
     if not can_lease(limit):
         raise InvalidStore(
             f"lease: expected one limit of {', '.join(KINDS)} whose burst takes 20 ms or more to recover, "

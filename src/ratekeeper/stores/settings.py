@@ -13,7 +13,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
-from ratekeeper.stores import MODES
+from ratekeeper.stores import expect_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,14 +128,13 @@ class Settings:
         self.validate(place)
 
     def validate(self, place: str) -> None:
-        if not isinstance(self.deadline, (int, float)) or not 0.001 <= self.deadline <= 60:
-            raise InvalidStore(f"{place}: expected a deadline from 0.001 to 60 seconds, got {shown(self.deadline)}.")
-        if self.on_store_error not in MODES:
-            raise InvalidStore(
-                f"{place}: expected on_store_error to be local, allow or deny, got {shown(self.on_store_error)}."
-            )
-        if self.local_share is not None and not 0 < self.local_share <= 1:
-            raise InvalidStore(f"{place}: expected local_share above 0 and at most 1, got {shown(self.local_share)}.")
+        expect_options(
+            place,
+            on_store_error=self.on_store_error,
+            deadline=self.deadline,
+            local_share=self.local_share,
+            lease=self.lease,
+        )
         if len(self.secret.encode()) > 64:
             raise InvalidStore(f"{place}: expected a secret of at most 64 bytes, got {len(self.secret.encode())}.")
         if any(ord(letter) < 33 or ord(letter) > 126 for letter in self.prefix + self.client_name):
@@ -144,10 +143,6 @@ class Settings:
             raise InvalidStore(
                 f"{place}: expected a prefix without {{}}, got {shown(self.prefix)}. "
                 "An empty tag spreads the keys of one caller over several slots."
-            )
-        if self.lease is not None and self.lease != "auto" and not (self.lease.__class__ is int and self.lease > 1):
-            raise InvalidStore(
-                f"{place}: expected lease to be 'auto' or a whole number above 1, got {shown(self.lease)}."
             )
 
     @property
