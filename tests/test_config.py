@@ -159,6 +159,12 @@ MESSAGES = [
      "Without one it does nothing."),
     ({**rule(), "identity": {"api_keys": {"s3cret": {}}}}, "rules: identity.api_keys: expected the SHA-256 of a key, 64 hex "
      "digits in lower case. Never write the key itself."),
+    (rule(match="/users/{id"), "rules: rules[0].match (rule 'r'): expected each '{' closed by a '}', as in '/users/{id}', "
+     "got '/users/{id'."),
+    (rule(match="/{a:path}/b/**"), "rules: rules[0].match (rule 'r'): expected '**' once in a path, got '/{a:path}/b/**'."),
+    (rule(by="header:X Tenant"), "rules: rules[0].by[0] (rule 'r'): expected the name of a header behind 'header:', got "
+     "'header:X Tenant'."),
+    (rule(exempt=["user:"]), "rules: rules[0].exempt[0] (rule 'r'): expected a name behind 'user:', got 'user:'."),
     ({**rule(), "response": {"headers": ["draft-1"]}}, "rules: response.headers[0]: expected 'x-ratelimit', "
      "'x-ratelimit-delta', 'draft-11', 'draft-7', 'draft-6' or 'draft-3', got 'draft-1'. Did you mean 'draft-11'?"),
 ]  # fmt: skip
@@ -183,6 +189,13 @@ def test_messages(found, message):
         ),
         ("r.yaml", "a: [", "r.yaml: expected YAML, but while parsing a flow node"),
         ("r.json", "[]", "r.json: expected a table of settings and rules, got list."),
+        ("r.json", '{"rules": [], "rules": []}', "r.json: expected JSON, but 'rules' is given twice in one table."),
+        (
+            "r.yaml",
+            "rules:\n- name: x\n  limit: 1/s\n  limit: 2/s",
+            "r.yaml: expected YAML, but 'limit' is given twice",
+        ),
+        ("r.toml", "store = 'a'\nstore = 'b'", "r.toml: expected TOML, but Cannot overwrite a value"),
         ("r.ini", "", "r.ini: expected a name that ends in .toml, .yaml, .yml or .json."),
         (
             "r.yaml",
@@ -196,6 +209,15 @@ def test_files_that_cannot_be_read(tmp_path, name, text, message):
     with pytest.raises(InvalidRules) as raised:
         Policy.load(tmp_path / name)
     assert str(raised.value).startswith(message)
+
+
+def test_files_as_editors_write_them(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_text('[[rules]]\nname = "r"\nlimit = "1/minute"\n', "utf-8-sig")  # with a mark of byte order
+    assert len(Policy.load(path).rules) == 1
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules:\n- &one {name: r, limit: 1/minute}\n- {<<: *one, name: s}\n")
+    assert [rule.name for rule in Policy.load(path).rules] == ["r", "s"]
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -338,6 +338,37 @@ def test_a_policy_that_is_gone_is_no_longer_watched(tmp_path):
     watcher.stop()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"watch": "often"}, "watch: expected seconds above 0, got 'often'."),
+        ({"watch": 0}, "watch: expected seconds above 0, got 0."),
+        ({"store": 5}, "store: expected a URL such as 'redis://localhost:6379/0' or a store, got 5."),
+        ({"sinks": [5]}, "sinks: expected functions of an event, got 5."),
+        ({"functions": {"who": 5}}, "functions: expected a dictionary of functions by their names, got {'who': 5}."),
+        (
+            {"functions": [len]},
+            "functions: expected a dictionary of functions by their names, got [<built-in function len>].",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, options, message):
+    path = tmp_path / "rules.json"
+    path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}]}')
+    with pytest.raises(InvalidInput) as caught:
+        Policy.load(path, **options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"method": None}, {"path": None}, {"peer": 5}, {"headers": None}, {"headers": {"a": 5}}, {"headers": "ab"}],
+)
+def test_a_request_of_something_else_is_refused_and_shows_no_secret(facts):
+    with pytest.raises(InvalidInput, match=r"^request: expected "):
+        Request(**{"peer": "192.0.2.1", **facts})
+
+
 def test_watching_needs_a_file():
     policy, _ = make({"limit": "1/minute"})
     with pytest.raises(InvalidInput, match="expected a policy that was loaded from a file"):

@@ -7,6 +7,7 @@ taken whole or refused whole.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import ip_network
@@ -27,7 +28,7 @@ from ratekeeper.tokens import PUBLIC, SECRETS, Tokens, fetch_url
 from ratekeeper.units import parse_period, to_micros
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ratekeeper.headers import Dialect
     from ratekeeper.model import Limit, Several
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     Functions = Mapping[str, Callable[[Request], Any]]
 
 __all__ = ["Response", "Settings", "parse", "read"]
+HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 METHODS = re.compile(r"\*|[A-Z]+(,[A-Z]+)*")
 PLACEHOLDERS = ("retry_after", "limit", "rule")
 
@@ -88,6 +90,8 @@ def parse(
     found = dict(found)
     fits(root, found, RULES)
     functions = functions or {}
+    if not (isinstance(functions, Mapping) and all(callable(function) for function in functions.values())):
+        raise InvalidInput(f"functions: expected a dictionary of functions by their names, got {shown(functions)}.")
     reader = Reader(root, found, functions, folder or Path())
     identity = reader.identity()
     rules = reader.rules()
@@ -232,6 +236,8 @@ class Reader:
             if not (source in plain or (kind in named and colon and name)):
                 words = [*plain, *[f"{kind}:NAME" for kind in named]]
                 here.refuse(f"one of {', '.join(words)}", source, did_you_mean(kind, [*plain, *named]).strip())
+            if kind == "header" and not HEADER.fullmatch(name):
+                here.refuse("the name of a header behind 'header:'", source)
             if kind == "function" and name not in self.functions:
                 here.refuse(f"a function that was given ({', '.join(self.functions) or 'none was'})", source,
                             "Pass it: Policy.load(path, functions={...}).")  # fmt: skip
@@ -254,6 +260,9 @@ class Reader:
         return Networks(found)
 
     def exempt(self, place: Place, found: Sequence[str]) -> Exempt:
+        for number, text in enumerate(found):
+            if text in ("user:", "tier:"):
+                place.key(number).refuse(f"a name behind {text!r}", text)
         users = frozenset(text[5:] for text in found if text.startswith("user:"))
         tiers = frozenset(text[5:] for text in found if text.startswith("tier:"))
         rest = [text for text in found if not text.startswith(("user:", "tier:"))]
@@ -379,8 +388,11 @@ class Reader:
                 here.refuse("methods and a path such as 'GET,POST /api/**'", text, "A path begins with '/'.")
             if paths and ("?" in paths[0] or "#" in paths[0]):
                 here.refuse("a path without a query", text, "Queries do not tell routes apart.")
-            if paths and paths[0].count("**") > 1:
+            parts = Pattern(text).segments
+            if parts.count("**") > 1 or (paths and paths[0].count("**") > 1):
                 here.refuse("'**' once in a path", text)
+            if set("".join(parts)) & set("{}<>"):
+                here.refuse("each '{' closed by a '}', as in '/users/{id}'", text)
         return tuple([Pattern(text, found.get("host")) for text in texts])
 
     def limits(self, place: Place, found: dict[str, Any]) -> dict[str, Limit | Several]:

@@ -7,7 +7,7 @@ from ratekeeper.errors import Closed, InvalidInput, InvalidStore, LimitExceeded,
 from ratekeeper.flow import Lines, acquire, ask
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, parse_limits, whole_cost
-from ratekeeper.stores import expect_options, open_store
+from ratekeeper.stores import expect_options, expect_store, open_store
 from ratekeeper.units import to_micros
 
 TYPE_CHECKING = False
@@ -51,16 +51,13 @@ class Front:
         expect_options("limiter", lease=lease, **options)
         if isinstance(store, str):
             self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self.asynchronous, **options)
-        elif not hasattr(store, "check"):
-            raise InvalidStore(
-                f"store: expected a URL such as 'redis://localhost:6379/0' or a store, got {shown(store)}."
-            )
         elif not all(each is None for each in (clock, max_keys, deadline, local_share)):
             raise InvalidStore(
                 "store: expected clock, max_keys, deadline and local_share to be given to the store itself, "
                 "got them beside it."
             )
         else:
+            expect_store(store)
             self.store = store
         self.lines = Lines()
         self.on_store_error = on_store_error

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_KNOWN = 4096  # (method, host, path) remembered, so that the tree is walked once for each
 LONGEST_KNOWN = 256
+PLACEHOLDER = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 
 
 class Pattern:
@@ -156,10 +157,10 @@ def one_matches(own: str, part: str) -> bool:
 
 
 def wildcard(part: str) -> str:
-    """``{id}``, ``{id:int}`` and ``<id>`` are one segment, whatever it is; ``{rest:path}`` is all that follow."""
-    if (part[0] + part[-1]) not in ("{}", "<>"):
-        return part
-    return "**" if part.endswith(":path}") or part.startswith("<path:") else "*"
+    """``{id}``, ``{id:int}`` and ``<id>`` are any text in their segment; ``{rest:path}`` is all that follow it."""
+    if ":path}" in part or "<path:" in part:
+        return "**"
+    return PLACEHOLDER.sub("*", part)
 
 
 def is_everything(pattern: Pattern) -> bool:

@@ -10,7 +10,7 @@ from ratekeeper.drive import adrive, drive
 from ratekeeper.errors import InvalidInput, InvalidRules, shown
 from ratekeeper.flow import Lines
 from ratekeeper.program import Program
-from ratekeeper.stores import open_store
+from ratekeeper.stores import expect_store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +46,9 @@ class Policy:
         self.functions: Functions = {}
         self.given_store = store if host is None else host.store
         self.given_clock = clock
-        self.sinks: tuple[Sink, ...] = tuple(sinks)
+        self.sinks: tuple[Sink, ...] = ()
+        for sink in sinks:
+            self.listen(sink)
         self.lines = Lines()
         self.watcher: Any = None
         self.opened: Store | None = None  # for an event loop
@@ -108,6 +110,7 @@ class Policy:
     def open(self, url: str, *, asynchronous: bool = False) -> Store:
         if self.given_store is None or isinstance(self.given_store, str):
             return open_store(self.given_store or url, clock=self.given_clock, asynchronous=asynchronous)
+        expect_store(self.given_store)
         return self.given_store
 
     @property
@@ -221,6 +224,8 @@ class Policy:
 
     def listen(self, sink: Sink) -> None:
         """Call ``sink`` with an event for each verdict from now on."""
+        if not callable(sink):
+            raise InvalidInput(f"sinks: expected functions of an event, got {shown(sink)}.")
         self.sinks = (*self.sinks, sink)
 
     def replace(self, settings: Settings) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ratekeeper.errors import InvalidInput, shown
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,12 +46,22 @@ class Request:
         decoded: bool = False,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
+        if not (isinstance(method, str) and isinstance(path, str) and (peer is None or isinstance(peer, str))):
+            raise InvalidInput(
+                "request: expected method, path and peer as text, peer None for a UNIX socket, "
+                f"got {shown(method)}, {shown(path)} and {type(peer).__name__}."
+            )
         pairs = headers.items() if hasattr(headers, "items") else headers
         path, _, asked = path.partition("?") if not decoded else (path, "", "")
         self.method = method
         self.path = path
         self.peer = peer
-        self.headers = [(octets(name).lower(), octets(value)) for name, value in pairs]
+        try:
+            self.headers = [(octets(name).lower(), octets(value)) for name, value in pairs]
+        except (AttributeError, TypeError, ValueError):  # not shown: they may hold secrets
+            raise InvalidInput(
+                "request: expected headers as pairs or a dictionary of text, got something else."
+            ) from None
         self.text_host = host
         self.route = route
         self.size = size

@@ -49,13 +49,26 @@ def read(path: str | Path) -> dict[str, Any]:
     """The contents of a .toml, .yaml, .yml or .json file."""
     path = Path(path)
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InvalidRules(
             f"{path.name}: expected a rules file that can be read, but {reason}.", place=str(path)
         ) from error
     return read_text(text, path.suffix.lower(), path.name)
+
+
+class Twice(ValueError):
+    """A key that stands twice in one table: one of the two would be lost in silence."""
+
+
+def once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise Twice(f"{shown(name)} is given twice in one table. Keep one of them")
+        found[name] = value
+    return found
 
 
 def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
@@ -67,7 +80,7 @@ def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
     elif suffix == ".json":
         import json
 
-        load, wrong = json.loads, json.JSONDecodeError
+        load, wrong = (lambda text: json.loads(text, object_pairs_hook=once)), ValueError
     elif suffix in (".yaml", ".yml"):
         try:
             import yaml
@@ -75,12 +88,19 @@ def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
             raise InvalidRules(
                 f"{name}: expected PyYAML to be installed. pip install 'ratekeeper[yaml]'.", place=name
             ) from error
-        load, wrong = yaml.safe_load, yaml.YAMLError
+
+        class Loader(yaml.SafeLoader):
+            def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+                names = [name for name, _ in node.value if name.tag != "tag:yaml.org,2002:merge"]
+                once([(name.value, None) for name in names if isinstance(name, yaml.ScalarNode)])
+                return super().construct_mapping(node, deep)
+
+        load, wrong = (lambda text: yaml.load(text, Loader)), yaml.YAMLError
     else:
         raise InvalidRules(f"{name}: expected a name that ends in .toml, .yaml, .yml or .json.", place=name)
     try:
         found = load(text)
-    except (wrong, RecursionError) as error:
+    except (wrong, Twice, RecursionError) as error:
         cause = " ".join(str(error).split())
         raise InvalidRules(f"{name}: expected {suffix[1:].upper()}, but {cause[:200]}.", place=name) from error
     if not isinstance(found, dict):

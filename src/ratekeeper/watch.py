@@ -8,7 +8,8 @@ from os import register_at_fork
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
-from ratekeeper.errors import InvalidInput
+from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.stores import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +30,8 @@ class Watcher:
     def __init__(self, policy: Policy, every: float, on_error: Callable[[Exception], object] | None) -> None:
         if policy.path is None:
             raise InvalidInput("watch: expected a policy that was loaded from a file. Use Policy.load.")
-        if not every > 0:
-            raise InvalidInput(f"watch: expected seconds above 0, got {every!r}.")
+        if not (is_number(every) and every > 0):
+            raise InvalidInput(f"watch: expected seconds above 0, got {shown(every)}.")
         self.policy = ref(policy)
         self.every = every
         self.on_error = on_error

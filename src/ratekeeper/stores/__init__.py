@@ -67,6 +67,11 @@ def expect_options(
         raise InvalidStore(f"{place}: expected {wanted}, got {shown(found)}.")
 
 
+def expect_store(store: object) -> None:
+    if not hasattr(store, "blocking"):
+        raise InvalidStore(f"store: expected a URL such as 'redis://localhost:6379/0' or a store, got {shown(store)}.")
+
+
 def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
