@@ -10,7 +10,7 @@ from ratekeeper.commands.check import check
 from ratekeeper.commands.explain import explain
 from ratekeeper.commands.info import info
 from ratekeeper.commands.keys import keys, peek, reset
-from ratekeeper.commands.replay import replay
+from ratekeeper.commands.replay import WithJsonFile, replay
 from ratekeeper.commands.serve import serve
 from ratekeeper.commands.simulate import simulate
 from ratekeeper.commands.trial import trial
@@ -35,7 +35,7 @@ app.command(rich_help_panel=STORE)(keys)
 app.command(rich_help_panel=STORE)(peek)
 app.command(rich_help_panel=STORE)(reset)
 app.command(rich_help_panel=LAB)(simulate)
-app.command(rich_help_panel=LAB)(replay)
+app.command(rich_help_panel=LAB, cls=WithJsonFile)(replay)
 app.command()(info)
 
 

@@ -116,3 +116,18 @@ def test_replay_compares_two_rules_files(tmp_path):
     told = json.loads(run("replay", SAMPLE, "-r", tmp_path / "new.toml", "--against", RULES, "--json").output)
     assert told["comparison"]["newly_refused"] > 100
     assert told["comparison"]["newly_allowed"] == 0
+
+
+def test_json_with_a_file_writes_it_and_never_over_a_log(tmp_path):
+    report, log = tmp_path / "all.json", tmp_path / "log.json"
+    for _ in range(2):  # over the report of before
+        found = run("replay", SAMPLE, "--rules", RULES, "--html", tmp_path / "report.html", "--json", report)
+        assert found.exit_code == 0, found.output
+        assert found.output.startswith("400 requests by 45 clients")
+        assert json.loads(report.read_text())["refused"] == 6
+    log.write_text(event := '{"time": 1, "remote_addr": "192.0.2.1", "request": "GET / HTTP/1.1"}\n')
+    assert json.loads(run("replay", "-r", RULES, "--json", log).output)["requests"] == 1
+    found = run("replay", log, "-r", RULES, "--json-file", log)
+    assert found.exit_code == 2
+    assert "expected another file than the logs to write to, got one of them." in found.output.replace("\n", " ")
+    assert log.read_text() == event

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ratekeeper.commands.output import AS_JSON, mistakes, out, show_json
 from ratekeeper.commands.progress import progress_bar
+
+
+class WithJsonFile(TyperCommand):
+    """``--json report.json`` is ``--json-file report.json``: everywhere else ``--json`` takes no file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for place, (word, file) in enumerate(pairwise(args)):
+            if word == "--json" and file.endswith(".json") and is_ours(Path(file)):
+                args = [*args[:place], "--json-file", *args[place + 1 :]]
+                break
+        return super().parse_args(ctx, args)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file may be written to: there is none yet, or a report of before.  A log has an event in each line."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"{\n"
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def replay(
@@ -28,7 +52,9 @@ def replay(
     top: Annotated[int, typer.Option(min=1, help="Show so many clients and paths.")] = 20,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Number the clients, and name none.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a report to read and to play with.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json-file", help="Write all figures as JSON.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json-file", help="Write all figures as JSON; --json FILE.json is the same.")
+    ] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write a row for each client.")] = None,
     plot: Annotated[
         list[Path] | None, typer.Option(help="Write a picture: .png, .svg or .pdf. May be repeated.")
@@ -57,7 +83,7 @@ def replay(
             picture_path(path)
         for file in (html, json_file, csv_file):
             if file is not None:
-                check_writable(file)
+                check_writable(file, logs)
         with progress_bar(not as_json) as progress:
             found = run(
                 logs,

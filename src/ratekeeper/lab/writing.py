@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ratekeeper.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import TextIO
 
 
@@ -23,9 +23,11 @@ def writing(path: str | Path) -> Iterator[TextIO]:
         raise unwritable(path, error) from error
 
 
-def check_writable(path: str | Path) -> None:
-    """Raise if nothing can be written there; what is there stays as it is."""
+def check_writable(path: str | Path, read: Iterable[str | Path] = ()) -> None:
+    """Raise if nothing can be written there, or what is ``read`` would be lost; what is there stays as it is."""
     is_new = not Path(path).exists()
+    if not is_new and any(Path(other).exists() and Path(other).samefile(path) for other in read):
+        raise InvalidInput(f"{path}: expected another file than the logs to write to, got one of them.")
     try:
         with open(path, "ab"):
             pass
