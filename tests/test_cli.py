@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import subprocess
 import sys
 
@@ -192,6 +193,24 @@ def test_serve_tells_a_mistake_and_opens_nothing(tmp_path):
     assert found.exit_code == 2
     assert run("serve", "--http", "nonsense").exit_code == 2
     assert run("serve", "--http", "off").exit_code == 2
+    found = run("serve", "--envoy-config", tmp_path / "none.yaml")
+    assert (found.exit_code, "expected --grpc HOST:PORT beside --envoy-config" in one_line(found)) == (2, True)
+
+
+@pytest.mark.usefixtures("own_logs")
+@pytest.mark.parametrize("door", ["--http", "--resp", "--grpc"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_serve_tells_of_an_address_that_is_taken(door, workers):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        found = run("serve", "--http", "off", door, address, "--workers", workers)
+    assert found.exit_code == 2, found.output
+    assert f"{door}: expected an address that" in one_line(found)
+    assert address in one_line(found)
+
+
+def one_line(found):
+    return found.output.replace("\n", " ")
 
 
 def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):

@@ -22,6 +22,7 @@ import pytest
 
 import ratekeeper
 from ratekeeper.clock import MonotonicClock
+from ratekeeper.testing import FakeClock, frozen
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -51,10 +52,17 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def sleepless(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> NoReturn:
-        raise AssertionError("an example waits for real time: give it a FakeClock")
+def refuse(*_: Any) -> NoReturn:
+    raise AssertionError("an example waits for real time: give it a FakeClock")
 
+
+class Still(FakeClock):
+    """Time for all limiters in memory: it stands, so that what a page shows does not depend on how busy we are."""
+
+    sleep = asleep = refuse
+
+
+def sleepless(monkeypatch: pytest.MonkeyPatch) -> None:
     async def arefuse(seconds: float, result: object = None) -> object:
         return await real_asleep(0, result) if seconds == 0 else refuse()
 
@@ -102,7 +110,8 @@ def test_every_example_runs(
         run_project(tmp_path, files)
     sleepless(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    run(name_of(page), [block for block in found if not block.title])
+    with frozen(Still(1_000_000)):
+        run(name_of(page), [block for block in found if not block.title])
 
 
 def modules_with_examples() -> list[ModuleType]:

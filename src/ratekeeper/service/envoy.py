@@ -404,8 +404,14 @@ async def open_envoy(keeper: Keeper, options: Options, address: tuple[str, int])
     reflection.enable_server_reflection((NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = address
     place = f"[{host}]" if ":" in host else host
-    port = server.add_insecure_port(f"{place}:{port}")
+    try:
+        port = server.add_insecure_port(f"{place}:{port}")
+    except RuntimeError:  # older versions of grpcio return 0
+        port = 0
     if not port:
-        raise InvalidInput(f"--grpc: expected an address that is free, got {place}:{address[1]}.")
+        raise InvalidInput(
+            f"--grpc: expected an address that is free, got '{place}:{address[1]}'. "
+            "Choose another port, or end what listens there."
+        )
     await server.start()
     return EnvoyDoor(server, checks, limits, options.envoy_config, (host, port))

@@ -26,6 +26,10 @@ def start(options: Options, opened: Opened) -> int:
     """Serve until told to end; returns the exit code."""
     if options.http is options.grpc is options.resp is None:
         raise InvalidInput("serve: expected at least one of --http, --grpc and --resp.")
+    if options.envoy_config is not None and options.grpc is None:
+        raise InvalidInput(
+            "serve: expected --grpc HOST:PORT beside --envoy-config, got none: only Envoy is asked by it."
+        )
     if options.state is not None:
         options.state.mkdir(parents=True, exist_ok=True)
     if options.workers == 1:

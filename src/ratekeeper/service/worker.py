@@ -47,7 +47,14 @@ def bound(address: str, option: str, *, shared: bool) -> socket.socket:
     if shared:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.setblocking(False)
-    made.bind((host, port))
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise InvalidInput(
+            f"{option}: expected an address that can be listened on, got {address!r}: {error.strerror}. "
+            "Choose another port, or end what listens there."
+        ) from error
     return made
 
 
