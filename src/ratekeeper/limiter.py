@@ -13,7 +13,7 @@ from ratekeeper.units import to_micros
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, NoReturn, TypeVar
+    from typing import Any, NoReturn, TypeVar, overload
 
     from ratekeeper.clock import Clock
     from ratekeeper.keys import Key
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ratekeeper.units import Seconds
 
     F = TypeVar("F", bound=Callable[..., Any])
+else:
+
+    def overload(function):  # typing is slow to import
+        return function
 
 
 class Front:
@@ -124,7 +128,20 @@ class Front:
             "copy or a pickle of it. Make one in each process; shm:// and redis:// let them count together."
         )
 
-    def limit(
+    @overload
+    def limit(self, function: F) -> F: ...
+
+    @overload
+    def limit(  # noqa: F811 - ruff knows overload by the name of typing only
+        self,
+        function: None = None,
+        *,
+        key: Key | Callable[..., Any] | None = None,
+        cost: int | Callable[..., int] = 1,
+        timeout: Seconds | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def limit(  # noqa: F811
         self,
         function: F | None = None,
         *,

@@ -21,3 +21,23 @@ async def use(limiter: AsyncLimiter) -> None:
         assert_type(await reservation.settle(3), Decision)
     await limiter.reset("user:42")
     await limiter.close()
+
+
+@limiter.limit(key=lambda user, **_: user, cost=2, timeout=1)
+def work(user: str) -> int:
+    return len(user)
+
+
+@limiter.limit
+async def waited(number: int) -> bytes:
+    return bytes(number)
+
+
+async def decorated(own: AsyncLimiter) -> None:
+    @own.limit(key=str)
+    async def inner(number: int) -> str:
+        return str(number)
+
+    assert_type(work("a"), int)
+    assert_type(await waited(5), bytes)
+    assert_type(await inner(5), str)
