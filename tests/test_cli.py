@@ -230,11 +230,18 @@ def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):
         assert words in said
 
 
-@pytest.mark.parametrize(("missing", "extra"), [("typer", "cli"), ("httptools", "service")])
-def test_a_package_that_is_not_installed_is_named(missing, extra, tmp_path):
+@pytest.mark.parametrize(
+    ("missing", "extra", "command"),
+    [
+        ("typer", "cli", ["info"]),
+        ("httptools", "service", ["serve", "rules.toml", "--http", "127.0.0.1:0"]),
+        ("hiredis", "redis", ["keys", "--store", "redis://localhost:1"]),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named(missing, extra, command, tmp_path):
     (tmp_path / "rules.toml").write_text('[[rules]]\nname = "a"\nlimit = "1/s"\n')
     code = f"import sys; sys.modules[{missing!r}] = None; from ratekeeper.__main__ import main; main()"
-    words = [sys.executable, "-c", code, "serve", str(tmp_path / "rules.toml"), "--http", "127.0.0.1:0"]
+    words = [sys.executable, "-c", code, *[str(tmp_path / word) if word == "rules.toml" else word for word in command]]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (
         2,

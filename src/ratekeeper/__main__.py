@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import sys
 
-EXTRAS = {"typer": "cli", "rich": "cli", "httptools": "service", "grpc": "service", "envoy": "service"}
+EXTRAS = {
+    "typer": "cli",
+    "rich": "cli",
+    "hiredis": "redis",
+    "httptools": "service",
+    "grpc": "service",
+    "envoy": "service",
+}
 WRONG = 2  # as for every other mistake
 
 
