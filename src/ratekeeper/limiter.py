@@ -78,10 +78,12 @@ class Front:
 
     @property
     def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
         return isinstance(self.store, ClosedStore)
 
     @property
     def clock(self) -> Clock:
+        """Where its time comes from."""
         return self.store.clock
 
     def table(self) -> Any:
@@ -238,7 +240,7 @@ class Limiter(Front):
         return self.ask("refund", self.refundable(key, cost))
 
     def reset(self, key: Key) -> None:
-        """Forget all that ``key`` has used."""
+        """Forget all that ``key`` has used; raises StoreUnavailable if the store does not answer."""
         self.store.reset((self.plan(key, 1),))
 
     def close(self) -> None:
@@ -337,7 +339,7 @@ class AsyncLimiter(Front):
         return await self.ask("refund", self.refundable(key, cost))
 
     async def reset(self, key: Key) -> None:
-        """Forget all that ``key`` has used."""
+        """Forget all that ``key`` has used; raises StoreUnavailable if the store does not answer."""
         reset: Callable[..., Any] = self.store.reset
         await settled(reset((self.plan(key, 1),)))
 

@@ -10,13 +10,12 @@ Each is thin: rules, identity, headers and failure live in the core, once.  An a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def policy_of(policy: Policy | str | Path | Mapping[str, Any]) -> Policy:
@@ -25,4 +24,6 @@ def policy_of(policy: Policy | str | Path | Mapping[str, Any]) -> Policy:
         return policy
     if isinstance(policy, (str, Path)):
         return Policy.load(policy)
-    return Policy.parse(dict(policy))
+    if isinstance(policy, Mapping):
+        return Policy.parse(dict(policy))
+    raise InvalidInput(f"policy: expected a Policy, the path of a rules file or a dictionary, got {shown(policy)}.")

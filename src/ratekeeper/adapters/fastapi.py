@@ -61,7 +61,7 @@ class RateLimit:
         settings: dict[str, Any] | None = None,
         **rule: Any,
     ) -> None:
-        who = by if isinstance(by, str) else "ip" if by is None else "app:subject"
+        who = "ip" if by is None else "app:subject" if callable(by) else by
         rule |= {"name": name or title(limit, rule.get("algorithm")), "limit": plain(limit)}
         rule["by"] = who if name else ["route", who]
         rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost

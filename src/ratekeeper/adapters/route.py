@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper import config
 from ratekeeper.errors import InvalidInput
-from ratekeeper.model import parse_limits
+from ratekeeper.model import Limit, parse_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ratekeeper.config import Settings
     from ratekeeper.policy import Policy
 
-    Limits = str | Sequence[str] | Mapping[str, Any]
+    Limits = str | Limit | Sequence[str | Limit] | Mapping[str, Any]
 
 
 class RouteLimit:
@@ -87,12 +87,18 @@ class RouteLimit:
 
 def is_held(limit: Limits) -> bool:
     """Whether it is held while a response is made: ``"3 concurrent"``, of a tier at least."""
-    texts = [limit] if isinstance(limit, str) else list(limit.values()) if hasattr(limit, "values") else list(limit)
+    given = plain(limit)
+    texts = [given] if isinstance(given, str) else list(given.values()) if isinstance(given, dict) else given
     return any(isinstance(text, str) and "concurrent" in text for text in texts)
 
 
 def plain(limit: Limits) -> Any:
-    return limit if isinstance(limit, (str, dict)) else list(limit)
+    """As a rule has it: a text, a list of them, or a table by tier."""
+    if isinstance(limit, dict):
+        return limit
+    if not isinstance(limit, (list, tuple)):
+        return limit if isinstance(limit, str) else str(parse_limits(limit))
+    return [one if isinstance(one, str) else str(Limit.parse(one)) for one in limit]
 
 
 def title(limit: Limits, algorithm: str | None) -> str:

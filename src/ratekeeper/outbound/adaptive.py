@@ -18,7 +18,7 @@ from ratekeeper.flow import Lines, acquire_plan, give_back
 from ratekeeper.keys import encode
 from ratekeeper.model import MOST_LEASES, Check, Limit
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.stores import open_store
+from ratekeeper.stores import expect_store, open_store
 from ratekeeper.units import LEASE, SECOND
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Adaptive:
         self.name = name
         if isinstance(store, str):
             store = open_store(store, clock=clock)
+        expect_store(store)
         if not getattr(store, "has_room", True):
             raise InvalidStore(
                 "adaptive: expected memory:// or Redis, as a table in shared memory has room for one count, got shm://."

@@ -22,7 +22,7 @@ from ratekeeper.flow import Lines, acquire_plan, ask, give_back
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, parse_limits, whole_cost
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.stores import open_store
+from ratekeeper.stores import expect_store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -69,6 +69,7 @@ class Purse:
         elif isinstance(store, str):
             self.store = self.owned = open_store(store, clock=clock, asynchronous=self.asynchronous)
         else:
+            expect_store(store)
             self.store = store
 
     def units(self) -> list[str]:

@@ -40,6 +40,8 @@ def paced_limit(limits: Limits, ahead: int | None = None) -> Limit | Several:
         return parse_limits(spread(limits, ahead))
     if isinstance(limits, (Limit, Several)):
         return limits
+    if not isinstance(limits, (list, tuple, set, frozenset)) and not hasattr(limits, "__next__"):
+        return parse_limits(limits)  # which says what was expected
     parsed = [(limit, Limit.parse(limit)) for limit in limits]
     shortest = min([limit.micros for _, limit in parsed], default=0)
     return parse_limits(

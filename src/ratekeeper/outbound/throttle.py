@@ -94,6 +94,8 @@ def cut(chunk: bytes, most: int) -> Iterator[bytes]:
 def parse_byte_rate(text: str) -> Limit:
     """``"1 MB/s"``, ``"512 KiB per second"``, ``"1.5 GB/hour"`` -> a limit on bytes."""
     place = f"rate {shown(text)}"
+    if not isinstance(text, str):
+        raise InvalidLimit(f"{place}: expected bytes and a time, such as '1 MB/s', got {shown(text)}.")
     size, slash, period = text.replace(" per ", "/").partition("/")
     digits = size.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = size.strip()[len(digits) :].strip().lower()

@@ -9,7 +9,7 @@ from ratekeeper.keys import encode
 from ratekeeper.outbound.delivery import Errand, Traffic, patience_of
 from ratekeeper.outbound.retry import Retry, is_idempotent
 from ratekeeper.outbound.route import Routes
-from ratekeeper.stores import open_store
+from ratekeeper.stores import expect_store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,6 +45,9 @@ class Office:
         self.owned: Any = None
         if isinstance(store, str):
             store = self.owned = open_store(store, clock=clock, asynchronous=asynchronous)
+        expect_store(store)
+        if retry is not None and not isinstance(retry, Retry):
+            raise InvalidInput(f"retry: expected a Retry such as Retry(max_retries=5), got {shown(retry)}.")
         self.traffic = Traffic(store, name, Retry(max_retries) if retry is None else retry)
 
     def errand(
