@@ -112,6 +112,7 @@ def test_lists_hold_together_and_unlimited_adds_nothing():
     assert str(both) == "10/second, 1000/hour"
     assert parse_limits(["10/second", "unlimited", "10/second"]) == Limit.parse("10/second")
     assert parse_limits(["unlimited"]).is_unlimited
+    assert parse_limits(both) is both
 
 
 REFUSED = [
@@ -184,6 +185,7 @@ def test_wrong_kinds_of_limits_are_refused():
 def test_a_limit_reads_a_text_too():
     assert Limit("10/s burst 20", algorithm="token_bucket") == Limit(10, 1, burst=20, algorithm="token_bucket")
     assert Limit(" unlimited ").is_unlimited
+    assert Limit(Limit("10/s")) == Limit(10, 1)
     with pytest.raises(InvalidLimit) as caught:
         Limit("10/s", burst=20)
     assert str(caught.value) == (

@@ -221,3 +221,16 @@ def test_where_there_is_no_room_for_two_the_old_lease_ends_first(limit, has_room
     assert asked(flow.send((lease(0),))) == ("check", str(limit))
     fresh = lease(2_000)
     assert result(flow, (fresh,)) is fresh
+
+
+def test_a_forked_child_begins_with_empty_lines():
+    """In the child itself nobody measures what is run: see also tests/test_flow.py."""
+    lines, clock = Lines(), FakeClock()
+    before = acquire(lines, wanted(), None, clock)
+    next(before)
+    lines.in_child()
+    after = acquire(lines, wanted(), None, clock)
+    assert read(next(after)) == ("Ask", "check")  # first in line
+    assert result(before, (YES,)) is YES  # a place that is gone is left in peace
+    assert result(after, (YES,)) is YES
+    assert not lines.lines
