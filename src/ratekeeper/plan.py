@@ -17,7 +17,7 @@ from ratekeeper.model import Check, Limit, Several, whole_cost
 from ratekeeper.rules import ANY_TIER, Exempt, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ratekeeper.model import Decision
     from ratekeeper.request import Request
@@ -98,6 +98,16 @@ class Counter:
             and not store.blocking
             and bool(self.entries)
         )
+
+    def places(self) -> Iterator[tuple[str, Limit | Several]]:
+        """Each space it counts in, with the limit it has there."""
+        for entry in self.entries.values():
+            yield self.name, entry.limit
+            if self.rule.grace:
+                yield self.name + GRACED, self.grace_limit(entry.limit)
+        for kind, limit in ((BLOCKED, self.block), (REFUSED, self.refusals)):
+            if limit is not None:
+                yield self.name + kind, limit
 
     def entry(self, caller: Caller) -> Entry | None:
         return self.entries.get(caller.tier, self.default) if self.by_tier else self.default

@@ -12,6 +12,7 @@ import pytest
 
 from ratekeeper import AsyncLimiter, InvalidStore, Limiter, native
 from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.model import Limit
 from ratekeeper.testing import FakeClock, TimedStoreContract
 from tests.stores.prepared import ThroughPrepared
 
@@ -465,3 +466,24 @@ def test_a_flood_resets_nobody_who_is_at_the_limit(name):
         for number in range(20_000):
             limiter.check(f"flood {number}")
         assert not any(limiter.check(victim) for victim in victims)
+
+
+def test_a_table_is_released_when_nobody_has_it_in_memory(name):
+    one, other = (SharedStore(name, max_keys=1_000) for _ in range(2))
+    limit, near = Limit.parse("10/hour"), Limit.parse("10/hour burst 5")  # the same states
+    far = Limit.parse("11/hour")
+    assert one.table_for("s", limit).check("k", 3).remaining == 7
+    held = other.table_for("s", near)
+    other.table_for("s", far).check("k")
+    assert not one.release("s", limit)
+    assert one.table_for("s", limit).peek("k").remaining == 7  # nothing was lost
+    assert not other.release("s", near)  # as the first has it again, and somebody holds a table of it here
+    assert one.release("s", limit) is False
+    assert held.check("k").remaining == 1
+    del held
+    assert one.release("s", limit)
+    assert one.table_for("s", limit).peek("k").remaining == 10  # a new one
+    assert other.table_for("s", far).peek("k").remaining == 10
+    assert one.release("nobody", limit)
+    one.close()
+    other.close()

@@ -218,3 +218,31 @@ def test_what_was_refused_before_the_outage_stays_refused(redis_server, clock):
     assert [limiter.check("k").reason for _ in range(2)] == ["local: is away"] * 2
     assert [bool(limiter.check("new")) for _ in range(3)] == [True, True, False]
     store.close()
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_what_is_released_is_new_and_the_rest_is_not(clock, make):
+    store = make(clock=clock)
+    limit, near, far = (Limit.parse(text) for text in ("10/hour", "10/hour burst 5", "11/hour"))
+    for space, own in (("s", limit), ("s", far), ("t", limit)):
+        store.table(space, own).check("k", 4)
+    assert store.release("s", near)  # the same states
+    assert store.table("s", limit).peek("k").remaining == 10
+    assert store.peek((Check("s", "k", near, 1),))[0].remaining == 5
+    assert store.table("s", far).peek("k").remaining == 7
+    assert store.table("t", limit).peek("k").remaining == 6
+
+
+def test_rules_that_are_read_again_know_what_the_store_said(redis_server, clock):
+    """A limit that was parsed anew started the outage with a full share."""
+    store = RedisStore(redis_server.url, clock=clock, prefix="again", deadline=10)
+    for text, times in (("10/hour", 8), ("10/hour", 0)):
+        limiter = Limiter(text, store=store, name="api")
+        for _ in range(times):
+            limiter.check("k")
+    store.home[0].trip("is away")
+    store.home[0].breaker.probe_at = float("inf")
+    assert [bool(limiter.check("k")) for _ in range(2)] == [True, False]
+    assert store.release("api", limiter.limits)
+    assert Limiter("10/hour", store=store, name="api").check("k").remaining == 4  # all is forgotten
+    store.close()

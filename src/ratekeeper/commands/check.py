@@ -31,7 +31,7 @@ def check(
         if envoy:
             from ratekeeper.service.descriptors import load
 
-            count, advice = load(rules).count, list[str]()
+            count, advice = len(load(rules).rates), list[str]()
         else:
             policy = Policy.load(rules, store="memory://")
             count, advice = len(policy.rules), [*policy.warnings, *advise(policy.rules, policy.program.identity)]

@@ -73,7 +73,7 @@ class Descriptors:
 
     def __init__(self) -> None:
         self.domains: dict[str, Node] = {}
-        self.count = 0
+        self.rates: list[Rate] = []
 
     def find(self, domain: str, entries: Sequence[Entry]) -> tuple[Rate, tuple[Any, ...]] | None:
         """The limit of a descriptor, and the key it counts by."""
@@ -129,7 +129,7 @@ class Descriptors:
             self.plant(here, node, inner, key, value)
             if own.get("rate_limit") is not None:
                 inner.rate = rate_of(here.key("rate_limit"), own["rate_limit"], name, bool(own.get("shadow_mode")))
-                self.count += 1
+                self.rates.append(inner.rate)
             inner.shares = bool(own.get("share_threshold"))
             self.grow(here, inner, own.get("descriptors") or (), name)
 

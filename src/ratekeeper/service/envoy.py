@@ -28,7 +28,7 @@ from ratekeeper.service.descriptors import Rate, limit_of, load
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ratekeeper.model import Decision
@@ -93,6 +93,14 @@ class RateLimits:
         self.descriptors = descriptors
         self.limits: dict[tuple[int, int], Any] = {}
         self.known: dict[bytes, Known] = {}
+        keeper.caches.append(self.known)
+        keeper.shelves.users.append(self.places)
+
+    def places(self) -> Iterator[tuple[str, Any]]:
+        """Every space that a descriptor is counted in, and its limit."""
+        for rate in self.descriptors.rates if self.descriptors is not None else ():
+            if rate.limit is not None:
+                yield rate.path, rate.limit
 
     async def answer(self, raw: bytes, context: Any) -> bytes:
         """RateLimitService.ShouldRateLimit."""
@@ -128,7 +136,7 @@ class RateLimits:
         rate, key = found
         if rate.limit is None or rate.is_shadow or (rate.name and rate.name in rate.replaces):
             return
-        table, desk = self.keeper.places(rate.path, rate.limit)
+        table, desk = self.keeper.counting(rate.path, rate.limit)
         if table is None and desk is None:
             return
         if len(self.known) >= MOST_KNOWN:
@@ -414,4 +422,6 @@ async def open_envoy(keeper: Keeper, options: Options, address: tuple[str, int])
             "Choose another port, or end what listens there."
         )
     await server.start()
-    return EnvoyDoor(server, checks, limits, options.envoy_config, (host, port))
+    door = EnvoyDoor(server, checks, limits, options.envoy_config, (host, port))
+    keeper.files.append(door.reload)
+    return door

@@ -18,13 +18,14 @@ from ratekeeper.events import anonymous, event_of
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, Decision, Several, parse_limits, whole_cost
 from ratekeeper.rules import ANY_TIER
+from ratekeeper.service.shelves import Shelves
 from ratekeeper.service.switches import Switches
 from ratekeeper.service.tally import Tally
 from ratekeeper.sinks.log import LoggingSink
 from ratekeeper.verdict import NO_NOTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 
     from ratekeeper.config import Settings
     from ratekeeper.model import Limit, Plan
@@ -74,6 +75,9 @@ class Keeper:
         self.named: dict[Name, Named] = {}
         self.digests: dict[Any, str] = {}  # of keys that were refused
         self.bodies: dict[bytes, Known] = {}  # questions that are asked again and again, understood
+        self.caches: list[dict[Any, Any]] = [self.named, self.bodies, self.digests]  # what other rules make untrue
+        self.files: list[Callable[[], None]] = []  # how to read what doors have files of their own for
+        self.shelves = Shelves(self)
         self.is_ready = True
         self.store_answers = True
         self.apply_switches()
@@ -149,10 +153,11 @@ class Keeper:
                 f"limit: expected at most {self.options.bounds.names} different ones. "
                 "Give clients different keys, not different limits."
             )
-        made = self.named[place] = Named(space, terms, *self.places(space, terms), self.tally.of(space))
+        self.shelves.keep(space, terms)
+        made = self.named[place] = Named(space, terms, *self.counting(space, terms), self.tally.of(space))
         return made
 
-    def places(self, space: str, limit: Limit | Several) -> tuple[Any, Desk | None]:
+    def counting(self, space: str, limit: Limit | Several) -> tuple[Any, Desk | None]:
         """The table and the desk of a limit: one of them at most."""
         if not self.policy.store.blocking:
             return self.policy.store.table_for(space, limit), None
@@ -222,6 +227,13 @@ class Keeper:
 
     # Rules, switches, health.
 
+    def places(self) -> Iterator[tuple[str, Limit | Several]]:
+        """Every space that is counted in, and the limit it has there."""
+        for counter in self.policy.program.counters:
+            yield from counter.places()
+        for named in self.named.values():
+            yield named.name, named.limit
+
     def apply_switches(self) -> None:
         """Put the rules in force as the switches say."""
         settings = self.settings
@@ -229,26 +241,29 @@ class Keeper:
         current = self.policy.program.settings
         if current is not settings or rules != settings.rules:
             self.policy.replace(replace(settings, rules=rules))
-        for known in (self.named, self.bodies, self.digests):
-            known.clear()
+        for cache in self.caches:
+            cache.clear()
 
     def reload(self) -> None:
         """Read the rules again; those that cannot be taken raise InvalidRules, and the old ones stay."""
-        if self.policy.path is None:
-            return
-        try:
-            self.policy.reload()
-        except InvalidInput:
-            self.tally.reloads["failed"] = self.tally.reloads.get("failed", 0) + 1
-            raise
-        self.settings = self.policy.program.settings
+        with self.shelves.changing():
+            try:
+                if self.policy.path is not None:
+                    self.policy.reload()
+                    self.settings = self.policy.program.settings
+                    self.apply_switches()
+                for read_again in self.files:
+                    read_again()
+            except InvalidInput:
+                self.tally.reloads["failed"] = self.tally.reloads.get("failed", 0) + 1
+                raise
         self.tally.reloads["done"] = self.tally.reloads.get("done", 0) + 1
-        self.apply_switches()
         log.info("rules reloaded: %d rules", len(self.policy.rules))
 
     def tick(self) -> None:
         """Once in a while: look whether somebody else has thrown a switch."""
         self.tally.minute()
+        self.shelves.tidy()
         if self.switches.look():
             self.apply_switches()
 

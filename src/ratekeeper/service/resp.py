@@ -285,6 +285,7 @@ class RespDoor(Door):
         self.keeper = keeper
         self.token = keeper.options.token
         self.terms: dict[tuple[bytes, ...], Terms] = {}
+        keeper.caches.append(self.terms)
         self.calls = 0
         self.allowed = 0  # on the hot path, until the next sweep
         self.refused: dict[bytes, int] = {}  # the same, by key

@@ -21,6 +21,7 @@ from ratekeeper.service.keeper import Keeper
 from ratekeeper.service.notify import notify, reloading, watchdog
 from ratekeeper.service.options import Options, parse_address
 from ratekeeper.service.reservations import Seal
+from ratekeeper.service.shelves import collect
 from ratekeeper.service.site import Site
 
 if TYPE_CHECKING:
@@ -120,9 +121,6 @@ class Worker:
     def reload(self) -> None:
         try:
             self.keeper.reload()
-            for door in self.doors:
-                if hasattr(door, "reload"):
-                    door.reload()
         except InvalidInput as error:
             log.error("rules not reloaded, the old ones stay: %s", error)
 
@@ -181,6 +179,7 @@ def run(
 
             loop.add_reader(lifeline, orphaned)
         opened(worker)
+        collect(freeze=True)
         await worker.ended.wait()
 
     try:

@@ -120,6 +120,12 @@ class AsyncRedisStore:
         """Now, and the state of each check: to foresee a wait."""
         return self.run(self.books.errand("states", plan))
 
+    def release(self, space: str, limit: Limit | Several) -> bool:
+        """Forget what this process knows of the states that ``limit`` reads; those on the server expire."""
+        self.books.release(space, limit)
+        self.standby.release(space, limit)
+        return True
+
     async def close(self) -> None:
         for table in list(self.leased):
             await table.close()

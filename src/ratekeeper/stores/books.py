@@ -38,28 +38,42 @@ class Books:
         self.secret = settings.secret.encode()
         self.is_cluster = settings.is_cluster
         self.longer = KEPT_UNDER_GIVEN_TIME if gives_time else 0
-        self.ledgers: dict[tuple[str, int], Ledger] = {}
+        self.ledgers: dict[tuple[str, Limit | Several], Ledger] = {}
+        self.near: dict[tuple[str, int], tuple[Limit | Several, Ledger]] = {}
         self.remembers = settings.deny_cache
         self.denials: dict[tuple[str, str], Denials] = {}
 
     def ledger(self, space: str, limit: Limit | Several) -> Ledger:
-        """How ``limit`` is kept in ``space``; found by identity, as hashing a limit costs more than using it."""
-        found = self.ledgers.get((space, id(limit)))
-        if found is None or found.limit is not limit:
+        """How ``limit`` is kept in ``space``: the same for equal limits, so that a reload forgets nothing."""
+        near = self.near.get((space, id(limit)))  # to hash a limit costs more than to use it
+        if near is not None and near[0] is limit:
+            return near[1]
+        found = self.ledgers.get((space, limit))
+        if found is None:
             if len(self.ledgers) >= MOST_LEDGERS:  # limits made up at run time
                 self.ledgers.clear()
                 self.denials.clear()
             # Shared by all limits that read the same states: what one gives back, another must know.
             denials = self.denials.setdefault((space, limit.layout), Denials(self.remembers))
             found = Ledger(space, limit, self.prefix, self.secret, self.longer, denials)
-            self.ledgers[space, id(limit)] = found
+            self.ledgers[space, limit] = found
+        if len(self.near) >= MOST_LEDGERS:
+            self.near.clear()
+        self.near[space, id(limit)] = limit, found  # it lives as long as this, so that no other takes its number
         return found
+
+    def release(self, space: str, limit: Limit | Several) -> None:
+        """Forget what is known of the states that ``limit`` reads."""
+        for place in [own for own in self.ledgers if own[0] == space and own[1].layout == limit.layout]:
+            del self.ledgers[place]
+        self.denials.pop((space, limit.layout), None)
+        self.near.clear()
 
     def denied(self, plan: Plan, nanos: int) -> tuple[Decision, ...] | None:
         """The refusal of a plan, where it is known without asking; the other checks as the store last told them."""
         ledgers = [self.ledger(check.space, check.limit) for check in plan]
         found = [
-            ledger.denials.known(check.key, check.limit, check.cost, nanos)
+            ledger.denials.known(check.key, ledger.limit, check.cost, nanos)
             for check, ledger in zip(plan, ledgers, strict=True)
         ]
         if not any(each is not None for each in found):

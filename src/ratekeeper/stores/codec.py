@@ -341,7 +341,7 @@ class Request:
                 if fits:
                     ledger.denials.forget(check.key)
                 else:
-                    ledger.denials.note(check.key, check.limit, check.cost, state, now, sent)
+                    ledger.denials.note(check.key, ledger.limit, check.cost, state, now, sent)
             found.append((check, fits, state))
             first = last
         if self.operation == "states":

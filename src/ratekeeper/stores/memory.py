@@ -229,6 +229,15 @@ class MemoryStore:
         """A plan of (space, limit, cost) that waits for keys: ``prepare(rows).check(keys)``."""
         return Prepared(self, rows)
 
+    def release(self, space: str, limit: Limit | Several) -> bool:
+        """Let go of the states that ``limit`` reads, whose tables nobody uses any more; whether they are gone."""
+        with self.lock:
+            for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
+                del self.tables[place]
+            self.near.clear()
+            self.shelves.pop((space, limit.layout), None)
+        return True
+
     def use_clock(self, clock: Clock) -> None:
         """Read the time from another clock from now on."""
         with self.lock:

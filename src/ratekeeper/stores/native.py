@@ -17,6 +17,7 @@ from ratekeeper.stores.inprocess import MAX_KEYS, MOST_TABLES, keep_through_fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ratekeeper.clock import Clock
     from ratekeeper.model import Limit, Several
@@ -31,7 +32,7 @@ class TableStore(Store):
 
     def __init__(self, clock: Clock) -> None:
         self.lock = allocate_lock()
-        self.shelves: dict[object, Shelf] = {}
+        self.shelves: dict[Any, Shelf] = {}
         self.tables: dict[tuple[str, Limit | Several], Table] = {}
         self.clock = clock
         self.nanos = nanos_of(clock)
@@ -43,6 +44,12 @@ class TableStore(Store):
             self.tables.clear()
             self.forget_tables()
         return self.tables.setdefault((space, limit), Table(shelf, limit, self.nanos))
+
+    def drop_tables(self, space: str, limit: Limit | Several) -> None:
+        """Find none of the tables on the states of ``limit`` any more.  The lock is held."""
+        for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
+            del self.tables[place]
+        self.forget_tables()
 
     def use_clock(self, clock: Clock) -> None:
         """Read the time from another clock from now on; processes that share states must use the same."""
@@ -89,6 +96,14 @@ class NativeStore(TableStore):
         return table
 
     table_for = table
+
+    def release(self, space: str, limit: Limit | Several) -> bool:
+        """Let go of the states that ``limit`` reads, whose tables nobody uses any more; whether they are gone."""
+        with self.lock:
+            self.drop_tables(space, limit)
+            for place in [own for own in self.shelves if own[:2] == (space, limit.layout)]:
+                del self.shelves[place]
+        return True
 
 
 def nanos_of(clock: Clock) -> Callable[[], int] | None:

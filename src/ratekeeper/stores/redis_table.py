@@ -35,12 +35,12 @@ class RedisTable:
     def __init__(self, store: RedisStore, space: str, limit: Limit | Several, on_store_error: str | None) -> None:
         self.store = store
         self.space = space
-        self.limit = limit
         self.on_store_error = on_store_error
         self.ledger = store.books.ledger(space, limit)
+        self.limit = self.ledger.limit  # equal, and the one that refusals are known by
         self.denials = self.ledger.denials
         self.nanos = store.clock.nanos
-        self.hit = Recall(self.denials.by_key, limit, self.nanos).hit
+        self.hit = Recall(self.denials.by_key, self.limit, self.nanos).hit
         self.is_plain = self.ledger.first and not store.settings.is_cluster
         # Where it is counted while a single server is away: at once, with nothing raised on the way.
         self.desk = store.standby.desk_for(self.ledger, on_store_error) if self.is_plain else None

@@ -148,6 +148,33 @@ class Folder:
         finally:
             os.close(lock)
 
+    def identity_of(self, space: str, limit: Limit | Several) -> int | None:
+        head = self.read_head(f"{self.path}/{file_of(space, limit)}")
+        return None if head is None else int(head["identity"])
+
+    def remove_table(self, space: str, limit: Limit | Several) -> bool:
+        """Remove the table of ``limit`` unless a process has it in memory; whether it is gone."""
+        try:
+            lock = self.lock_file(".lock", fcntl.LOCK_EX)  # nobody opens one meanwhile
+        except OSError as error:
+            raise self.refused(error) from error
+        try:
+            file = self.open_file(file_of(space, limit))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(f"{self.path}/{file_of(space, limit)}")
+            finally:
+                os.close(file)
+        except FileNotFoundError:
+            return True
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self.refused(error) from error
+        finally:
+            os.close(lock)
+        return True
+
     def refuse_others(self, space: str, limit: Limit | Several) -> None:
         for path in table_files(self.path):
             head = self.read_head(path)
@@ -264,7 +291,8 @@ class Mapped:
                     f"shm://{folder.name}: expected {HEAD + size:,} bytes in {folder.path}/{name}, got {found:,}: "
                     f"the file is damaged. {HOW_TO_REMOVE.format(name=folder.name)}."
                 )
-            self.memory = mmap.mmap(file, size, offset=HEAD)
+            fcntl.flock(file, fcntl.LOCK_SH)  # for as long as it is in memory: see remove_table
+            self.memory = mmap.mmap(file, size, offset=HEAD)  # which keeps the file open, and so the lock
         finally:
             os.close(file)
 

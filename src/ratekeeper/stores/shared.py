@@ -86,6 +86,13 @@ class SharedStore(TableStore):
             self.shelves[mapped.identity] = shelf
         return self.shelves[mapped.identity]
 
+    def release(self, space: str, limit: Limit | Several) -> bool:
+        """Let go of the states that ``limit`` reads; whether they are gone, as no process has them open any more."""
+        with self.lock:
+            self.drop_tables(space, limit)
+            self.shelves.pop(self.folder.identity_of(space, limit), None)
+            return self.folder.remove_table(space, limit)
+
     def close(self) -> None:
         """Let go of the segment; its state stays for the others and for later."""
         super().close()

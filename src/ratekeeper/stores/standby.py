@@ -90,6 +90,11 @@ class Standby:
         """The desk whose ``check`` is all that stands in for ``ledger``: one limit, and counted here."""
         return self.desk(ledger) if ledger.first and (on_store_error or self.mode) == "local" else None
 
+    def release(self, space: str, limit: Limit | Several) -> None:
+        """Let go of what is counted here of the states that ``limit`` reads."""
+        for index, part in enumerate(limit.limits if isinstance(limit, Several) else (limit,)):
+            self.local.release(f"{space}#{index}", self.scale(part))
+
     def scale(self, limit: Limit, why: str = "") -> Limit:
         """``share`` of the limit, at least 1."""
         if limit.is_unlimited:
