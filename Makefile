@@ -57,7 +57,7 @@ test: $(INSTALLED) ## run the suite on $JOBS processes (2), all but the real one
 real: $(VENV)/.group-real ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
-	@$(PY) scripts/ensure-envoy >/dev/null 2>&1 || echo "no Envoy here: its tests are skipped"
+	@$(PY) scripts/ensure-tools 2>/dev/null | grep '^no ' || true
 	@$(PY) scripts/ensure-arq >/dev/null 2>&1 || echo "no arq here: its test is skipped"
 	@RATEKEEPER_REAL_SHORT=$(SHORT) $(PY) -m pytest -m real --timeout 600 $(ARGS) \
 		|| { code=$$?; [ $$code -eq 5 ] && [ ! -d tests/real ]; }

@@ -151,12 +151,13 @@ class Program:
             for own in too_late:
                 own.decision = refused_delay(own)
             return self.verdict(request, "limit", enforced)
-        shadowed = []
         for own in shadow:
-            (decision,) = yield from self.commit([own.check], [own])
-            if not decision.allowed:
-                shadowed.append(own.counter.name)
-        notes = Notes(graced=graced, shadow=tuple(shadowed))
+            (own.decision,) = yield from self.commit([own.check], [own])
+        notes = Notes(
+            graced=graced,
+            shadow=tuple([own.counter.name for own in shadow if not own.decision.allowed]),
+            unenforced=tuple([(own.entry, own.decision) for own in shadow]),
+        )
         return self.verdict(request, "", enforced, notes)
 
     def verdict(self, request: Request, why: str, answered: list[Asked], notes: Notes = NO_NOTES) -> PolicyVerdict:

@@ -46,18 +46,20 @@ MEDIA = {
 class Notes:
     """What there is to say about few verdicts."""
 
-    __slots__ = ("blocked_for", "graced", "refuser", "shadow")
+    __slots__ = ("blocked_for", "graced", "refuser", "shadow", "unenforced")
 
     def __init__(
         self,
         *,
         graced: tuple[str, ...] = (),
         shadow: tuple[str, ...] = (),
+        unenforced: tuple[tuple[Entry, Decision], ...] = (),
         refuser: Rule | None = None,
         blocked_for: float = 0.0,
     ) -> None:
         self.graced = graced  # rules that would have refused, and had grace left
         self.shadow = shadow  # rules that would have refused, and are not enforced
+        self.unenforced = unenforced  # what each rule that is not enforced would have said
         self.refuser = refuser  # the rule that refused, where no limit did
         self.blocked_for = blocked_for
 

@@ -1,6 +1,7 @@
 """What is in deploy/ can be read, and speaks of metrics, options and rules that exist.
 
-The proxies' configurations are run by tests/real/test_proxies.py.
+The proxies' configurations are run by tests/real/test_proxies.py; what else needs a program of its own is in
+tests/real/test_deploy_tools.py.
 """
 
 import json
@@ -109,11 +110,3 @@ def rules():
 @pytest.mark.parametrize("found", list(rules()))
 def test_the_rules_can_be_taken(found):
     assert Policy.parse(found, store="memory://").rules
-
-
-def test_traefik_asks_the_right_path():
-    """No Traefik can be had here: its configuration is only read."""
-    found = yaml.safe_load((DEPLOY / "traefik/dynamic.yml").read_text())
-    auth = found["http"]["middlewares"]["ratekeeper"]["forwardAuth"]
-    assert auth["address"].endswith("/v1/auth?headers=forwarded")
-    assert auth["trustForwardHeader"] is False

@@ -66,11 +66,35 @@ def test_it_shows_what_happens_and_fits(browser, service, scheme, width):
     row = page.locator("#rules tbody tr").first
     assert row.locator("th").inner_text().startswith("per-ip")
     expect(row.locator("td.n")).to_have_text(["10", "2"])
+    shadow = page.locator("#rules tbody tr").nth(1)  # met by the 10 that passed: one of each client is within its limit
+    expect(shadow.locator("td.n")).to_have_text(["10", "08 would have been"])
+    assert shadow.locator("td.n small").inner_text() == "8 would have been"
+    assert page.get_by_label("mode of quiet").input_value() == "shadow"
     expect(page.locator("#clients li")).to_have_count(2)
     assert "198.51.100" not in page.content()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     if SHOTS:
         page.screenshot(path=str(Path(SHOTS, f"dashboard-{scheme}-{width}.png")), full_page=True)
+    assert page.errors == []
+
+
+def test_what_a_shadow_rule_lets_pass_is_drawn(browser, service, tmp_path):
+    page = opened(browser, service)
+    page.get_by_label("Show decisions of").select_option("quiet")
+    for _ in range(3):  # somebody new: one within the limit, two over it
+        service.post("/v1/check", {"request": {"path": "/quiet", "ip": "198.51.100.9"}})
+    expect(page.locator("#rules tbody tr").nth(1).locator("td.n")).to_have_text(["13", "010 would have been"])
+    expect(page.locator("#chart .area-s")).not_to_have_count(0)
+    expect(page.locator("#chart .area-r")).to_have_count(0)
+    expect(page.locator("#chart-text")).to_contain_text("of them over the limit) and 0.0 refused per second.")
+    (tmp_path / "rules.toml").write_text(RULES.partition('[[rules]]\nname = "quiet"')[0])
+
+    async def reload():
+        service.worker.keeper.reload()
+
+    service.run(reload())  # a rule that is gone keeps its counts, and loses its switch
+    expect(page.get_by_label("mode of quiet")).to_have_count(0)
+    expect(page.locator("#rules tbody tr").nth(1)).to_contain_text("not in the rules")
     assert page.errors == []
 
 

@@ -1,6 +1,7 @@
-"""Real nginx, Caddy, HAProxy and Envoy ask a real service before a real application."""
+"""Real nginx, Traefik, Caddy, HAProxy and Envoy ask a real service before a real application."""
 
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.real.proxies import DEPLOY, RULES, application, binary, call, filled,
 from tests.service.running import ANY, running
 
 pytestmark = pytest.mark.real
-ENVOY = Path(sys.prefix, "envoy", "envoy")
+TOOLS = Path(sys.prefix, "tools")  # where scripts/ensure-tools puts what the machine does not have
 
 
 @contextmanager
@@ -42,6 +43,21 @@ def caddy(folder, service, app):
 
 
 @contextmanager
+def traefik(folder, service, app):
+    port = free_port()
+    words = {"app:8000": f"127.0.0.1:{app}", "ratekeeper:8080": f"127.0.0.1:{service}"}
+    (folder / "dynamic.yml").write_text(filled(DEPLOY / "traefik" / "dynamic.yml", **words))
+    options = [f"--entrypoints.web.address=127.0.0.1:{port}", f"--providers.file.filename={folder}/dynamic.yml",
+               "--global.checknewversion=false", "--global.sendanonymoususage=false"]  # fmt: skip
+    with started([binary("traefik", TOOLS / "traefik"), *options], port, folder):
+        until = time.monotonic() + 20
+        while call(port, "GET", "/")[0] == 404:  # it listens before it has read its routes
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield port
+
+
+@contextmanager
 def haproxy(folder, service, app):
     port = free_port()
     words = {"UPSTREAM": f"127.0.0.1:{app}", "RATEKEEPER": f"127.0.0.1:{service}", "LISTEN": f"127.0.0.1:{port}",
@@ -61,7 +77,7 @@ def envoy(folder, name, door, service, app):
     })  # fmt: skip
     text += f"admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {admin}}}}}}}\n"
     (folder / "envoy.yaml").write_text(text)
-    words = [binary("envoy", ENVOY), "-c", f"{folder}/envoy.yaml", "--concurrency", "1", "-l", "error"]
+    words = [binary("envoy", TOOLS / "envoy"), "-c", f"{folder}/envoy.yaml", "--concurrency", "1", "-l", "error"]
     with started([*words, "--disable-hot-restart"], port, folder):
         yield port
 
@@ -105,6 +121,12 @@ def test_nginx_lets_requests_pass_when_nobody_answers(tmp_path, app):
 
 def test_caddy(tmp_path, service, app):
     with caddy(tmp_path, service.addresses["http"][1], app) as port:
+        the_limit_holds(port, 1)
+        assert call(port, "GET", "/", **{"X-Original-URI": "/free", "X-Forwarded-For": "192.0.2.77"})[0] == 429
+
+
+def test_traefik(tmp_path, service, app):
+    with traefik(tmp_path, service.addresses["http"][1], app) as port:
         the_limit_holds(port, 1)
         assert call(port, "GET", "/", **{"X-Original-URI": "/free", "X-Forwarded-For": "192.0.2.77"})[0] == 429
 

@@ -237,6 +237,49 @@ def test_switches_need_the_token_and_change_the_rules(service):
     assert service.post("/v1/admin/switch", {"rule": "later", "mode": "on"}, **token)[0] == 400
 
 
+PASSED = """
+[[rules]]
+name = "later"
+match = "/shadow"
+by = "ip"
+limit = "2/hour"
+mode = "shadow"
+
+[[rules]]
+name = "kind"
+match = "/grace"
+by = "ip"
+limit = "2/hour"
+grace = 3
+
+[[rules]]
+name = "half"
+match = "/half"
+by = "ip"
+limit = "2/hour"
+enforce_percent = 0
+"""
+
+
+def test_what_passes_over_a_limit_is_counted_as_that(tmp_path):
+    """Rules in shadow showed no admissions at all, and what passed by grace counted as refused."""
+    with running(tmp_path, PASSED) as service:
+        for path, times in (("/shadow", 5), ("/grace", 7), ("/half", 3)):
+            for _ in range(times):
+                service.post("/v1/check", {"request": {"path": path, "ip": "198.51.100.1"}})
+        assert service.worker.keeper.tally.by_rule() == {
+            "later": {"allowed": 2, "shadow_refused": 3},
+            "kind": {"allowed": 2, "graced": 3, "refused": 2},
+            "half": {"allowed": 2, "shadow_refused": 1},
+        }
+        text = service.call("GET", "/metrics")[2].decode()
+        assert 'ratekeeper_decisions_total{rule="later",result="shadow_refused"} 3' in text
+        assert 'ratekeeper_decisions_total{rule="later",result="allowed"} 2' in text
+        assert 'ratekeeper_utilisation_ratio_count{rule="later"} 5' in text
+        service.worker.site.tick()
+        assert service.call("GET", "/v1/status")[2]["table"][1]["headroom"] == 0.0
+
+
 def test_a_token_guards_the_api(tmp_path):
     with running(token="secret words") as service:
         check = {"key": "a", "limit": "1/hour"}

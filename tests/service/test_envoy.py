@@ -80,6 +80,15 @@ def test_unlimited_zero_and_shadow(ask):
     assert [ask(asked({"trial": "x"})).overall_code for _ in range(3)] == [OK] * 3
 
 
+def test_what_passes_in_shadow_is_no_refusal():
+    with running(envoy_config=CONFIG, grpc=ANY, http=None) as service, connected(service) as channel:
+        ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
+        assert [ask(asked({"trial": "x"})).overall_code for _ in range(4)] == [OK] * 4
+        tally = service.worker.keeper.tally
+        assert tally.by_rule()["edge.trial"] == {"allowed": 1, "shadow_refused": 3}
+        assert tally.most_refused() == []
+
+
 def test_a_limit_that_replaces_another_switches_it_off(ask):
     both = asked({"tenant": "r", "method": "POST"}, {"vip": "r"})
     assert {ask(both).overall_code for _ in range(5)} == {OK}

@@ -168,11 +168,9 @@ class RateLimits:
         decisions = await self.decide(asked)
         statuses = [self.status(own, decisions.get(number)) for number, own in enumerate(asked)]
         tally = self.keeper.tally
-        for own, status in zip(asked, statuses, strict=True):
+        for own in asked:
             if own.rate is not None and own.check is None and not own.rate.is_unlimited:
                 tally.bump(own.rate.path, "shadow_refused" if own.rate.is_shadow else "refused")
-            elif status.code == OVER and own.rate is not None and own.rate.is_shadow:
-                tally.bump(own.rate.path, "shadow_refused")
         return answered(statuses, [decisions.get(number) for number in range(len(asked))])
 
     def asked(self, request: Any, descriptor: Any) -> Asked:
@@ -231,7 +229,10 @@ class RateLimits:
         outcome = self.keeper.ask(operation, plan)
         decisions = await outcome if hasattr(outcome, "__await__") else outcome
         if operation == "check":
-            for check, decision in zip(plan, decisions, strict=True):
+            for (_, own), check, decision in zip(group, plan, decisions, strict=True):
+                if own.rate is not None and own.rate.is_shadow and not decision.allowed:
+                    self.keeper.tally.of(check.space).let_pass(decision, "shadow_refused")
+                    continue
                 self.keeper.tally.count(check.space, decision)
                 if not decision.allowed:
                     self.keeper.refused(check.key)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HTML = b"text/html; charset=utf-8"
 HISTORY = 300  # seconds that the dashboard remembers
-HELD = ("allowed", "refused")
+HELD = (("allowed",), ("refused", "blocked", "forbidden"), ("shadow_refused", "graced"))  # the last two passed
 
 
 class Site:
@@ -170,7 +170,9 @@ class Site:
         point: dict[str, Any] = {"at": round(time(), 3), "rules": {}}
         for rule, results in totals.items():
             before = self.before.get(rule, {})
-            point["rules"][rule] = [results.get(name, 0) - before.get(name, 0) for name in HELD]
+            point["rules"][rule] = [
+                sum([results.get(name, 0) - before.get(name, 0) for name in names]) for names in HELD
+            ]
         if self.before or not totals:
             self.history.append(point)
         self.before = totals

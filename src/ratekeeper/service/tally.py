@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ratekeeper.model import Decision
+    from ratekeeper.plan import Entry
     from ratekeeper.program import Program
     from ratekeeper.verdict import PolicyVerdict
 
@@ -72,6 +73,13 @@ class Ruled:
         if left < self.least:
             self.least = left
 
+    def let_pass(self, decision: Decision, result: str) -> None:
+        """Note a refusal that was none, because the rule is in shadow or has grace left."""
+        self.others[result] = self.others.get(result, 0) + 1
+        left = decision.remaining / decision.limit
+        self.spread.add(1 - left)
+        self.least = min(self.least, left)
+
     def results(self) -> dict[str, int]:
         found = {"allowed": self.allowed, "refused": self.refused, **self.others}
         return {result: count for result, count in found.items() if count}
@@ -110,15 +118,17 @@ class Tally:
         key = endpoint, RESULTS[why]
         self.requests[key] = self.requests.get(key, 0) + 1
         self.seconds.add(nanos / 1e9)
-        for entry, decision in verdict.answers:
-            self.of(entry.labels[0].rule.name).count(decision)
         notes = verdict.notes
-        if notes is NO_NOTES and not why:
-            return
-        for name in notes.shadow:
-            self.bump(name, "shadow_refused")
-        for name in notes.graced:
-            self.bump(name, "graced")
+        if notes is NO_NOTES:
+            for entry, decision in verdict.answers:
+                self.of(entry.labels[0].rule.name).count(decision)
+            if not why:
+                return
+        else:
+            for entry, decision in verdict.answers:
+                self.count_unless(entry, decision, "graced", passed=bool(notes.graced))
+            for entry, decision in notes.unenforced:
+                self.count_unless(entry, decision, "shadow_refused", passed=True)
         if notes.refuser is not None and why in ("blocked", "forbidden"):
             self.bump(notes.refuser.name, why)
         if why == "store":
@@ -126,6 +136,14 @@ class Tally:
         if why:
             subject = program.identity.addresses.find(verdict.request).subject
             self.refused.add(anonymous(subject, program.settings.secret))
+
+    def count_unless(self, entry: Entry, decision: Decision, result: str, *, passed: bool) -> None:
+        """Note one answer; a refusal that was ``passed`` over counts as ``result``."""
+        own = self.of(entry.labels[0].rule.name)
+        if passed and not decision.allowed:
+            own.let_pass(decision, result)
+        else:
+            own.count(decision)
 
     def bump(self, rule: str, result: str, by: int = 1) -> None:
         own = self.of(rule)
