@@ -195,13 +195,17 @@ def test_serve_tells_a_mistake_and_opens_nothing(tmp_path):
     assert run("serve", "--http", "off").exit_code == 2
     found = run("serve", "--envoy-config", tmp_path / "none.yaml")
     assert (found.exit_code, "expected --grpc HOST:PORT beside --envoy-config" in one_line(found)) == (2, True)
+    found = run("serve", "--http", "127.0.0.1:0", "--state", "/proc/none")
+    assert (found.exit_code, "--state: expected a folder to write in, got '/proc/none'" in one_line(found)) == (2, True)
 
 
 @pytest.mark.usefixtures("own_logs")
 @pytest.mark.parametrize("door", ["--http", "--resp", "--grpc"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_serve_tells_of_an_address_that_is_taken(door, workers):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+@pytest.mark.parametrize("shares", [False, True])
+def test_serve_tells_of_an_address_that_is_taken(door, workers, shares):
+    """Also where both share theirs with workers: two services would each count half of the calls, without a word."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=shares) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         found = run("serve", "--http", "off", door, address, "--workers", workers)
     assert found.exit_code == 2, found.output
@@ -211,6 +215,13 @@ def test_serve_tells_of_an_address_that_is_taken(door, workers):
 
 def one_line(found):
     return found.output.replace("\n", " ")
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_serve_opens_one_door_at_each_address():
+    found = run("serve", "--http", "127.0.0.1:1999", "--resp", "127.0.0.1:1999", "--workers", 2)
+    assert found.exit_code == 2
+    assert "--resp: expected an address of its own, got '127.0.0.1:1999', that of --http." in one_line(found)
 
 
 def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):

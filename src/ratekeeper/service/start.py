@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ratekeeper.errors import InvalidInput
 from ratekeeper.service.notify import notify
 from ratekeeper.service.options import Options
-from ratekeeper.service.worker import Worker, policy_for, run
+from ratekeeper.service.worker import Worker, policy_for, run, try_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,9 @@ def start(options: Options, opened: Opened) -> int:
         raise InvalidInput(
             "serve: expected --grpc HOST:PORT beside --envoy-config, got none: only Envoy is asked by it."
         )
+    try_addresses(options)
     if options.state is not None:
-        options.state.mkdir(parents=True, exist_ok=True)
+        make_folder(options.state)
     if options.workers == 1:
         policy_for(options).close()  # a mistake in the rules is told before anything is opened
 
@@ -51,6 +52,17 @@ def start(options: Options, opened: Opened) -> int:
         finally:
             if segment:
                 let_go(segment)
+
+
+def make_folder(state: Path) -> None:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        (state / f".{os.getpid()}").touch()
+        (state / f".{os.getpid()}").unlink()
+    except OSError as error:
+        raise InvalidInput(
+            f"--state: expected a folder to write in, got {str(state)!r} ({error.strerror or error})."
+        ) from error
 
 
 def shared(options: Options, folder: Path) -> tuple[Options, str]:

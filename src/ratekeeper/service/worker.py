@@ -59,6 +59,20 @@ def bound(address: str, option: str, *, shared: bool) -> socket.socket:
     return made
 
 
+def try_addresses(options: Options) -> None:
+    """Find out before anything is opened whether all doors can be: workers share a port with anybody who shares his."""
+    seen: dict[tuple[str, int], str] = {}
+    for name in ("http", "grpc", "resp"):
+        address = getattr(options, name)
+        if address is None:
+            continue
+        place = parse_address(address, f"--{name}")
+        if place[1] and place in seen:
+            raise InvalidInput(f"--{name}: expected an address of its own, got {address!r}, that of {seen[place]}.")
+        seen[place] = f"--{name}"
+        bound(address, f"--{name}", shared=False).close()
+
+
 class Worker:
     """A running service in one process."""
 
