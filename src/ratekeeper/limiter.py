@@ -247,9 +247,10 @@ class Limiter(Front):
         """Let go of the store, if this limiter opened it; whoever waits, and every later call, raises Closed."""
         if self.is_closed:
             return
+        store = self.store
+        self.shut()  # first, so that nobody asks a store that is being closed
         if self.owns_store:
-            self.store.close()
-        self.shut()
+            store.close()
 
     def __enter__(self) -> Limiter:
         return self
@@ -347,10 +348,10 @@ class AsyncLimiter(Front):
         """Let go of the store, if this limiter opened it; whoever waits, and every later call, raises Closed."""
         if self.is_closed:
             return
-        if self.owns_store:
-            close: Callable[..., Any] = self.store.close
-            await settled(close())
+        close: Callable[..., Any] = self.store.close
         self.shut()
+        if self.owns_store:
+            await settled(close())
 
     async def __aenter__(self) -> AsyncLimiter:
         return self

@@ -229,7 +229,7 @@ class Link:
             log.info("%s: answers again", self.name)
 
     def trip(self, why: str) -> None:
-        if self.breaker.trip(monotonic(), why):
+        if self.breaker.trip(monotonic(), why) and not self.is_closed:
             log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
 
     def drop(self, connection: Connection | None = None) -> None:
