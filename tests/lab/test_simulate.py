@@ -252,3 +252,19 @@ def test_vectors_give_the_same_figures(shape, shared, monkeypatch):
         found += lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes
     assert quick == slow
     json.dumps([asdict(lane) for lane in quick])  # nothing of numpy is left in them
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"limits": 5}, "limits: expected a limit or a list of them, got 5."),
+        ({"traffic": 5}, "traffic: expected the name of a shape, or Traffic, got 5."),
+        ({"clients": 1.5}, "traffic: expected at least 1 client and some time, got 1.5 clients, None s."),
+        ({"load": "high"}, "traffic: expected a load above 0, in multiples of the limit's rate, got 'high'."),
+        ({"store": 5}, "store: expected a URL such as 'redis://localhost:6379/0', got 5."),
+    ],
+)
+def test_wrong_kinds_of_arguments_are_told(arguments, message):
+    with pytest.raises(InvalidInput) as caught:
+        lab.simulate(**{"limits": "5/second", **arguments})
+    assert str(caught.value) == message

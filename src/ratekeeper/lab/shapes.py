@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ratekeeper.errors import InvalidInput, did_you_mean, shown
 from ratekeeper.model import Limit
+from ratekeeper.stores import is_number
 from ratekeeper.units import SECOND, to_micros
 
 if TYPE_CHECKING:
@@ -213,10 +214,12 @@ def traffic(
     load = known.load if load is None else load
     clients = known.clients if clients is None else clients
     span = 12 * limit.micros if seconds is None else to_micros(seconds, "seconds")
-    if not 0 < load < float("inf"):
+    if not (is_number(load) and 0 < load < float("inf")):
         raise InvalidInput(f"traffic: expected a load above 0, in multiples of the limit's rate, got {shown(load)}.")
-    if clients < 1 or span < 1:
-        raise InvalidInput(f"traffic: expected at least 1 client and some time, got {clients} clients, {seconds} s.")
+    if clients.__class__ is not int or clients < 1 or span < 1:
+        raise InvalidInput(
+            f"traffic: expected at least 1 client and some time, got {shown(clients)} clients, {seconds} s."
+        )
     expected = clients * load * limit.count * span / limit.micros
     if expected > MOST_CALLS:
         raise InvalidInput(

@@ -14,7 +14,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
-from ratekeeper.errors import InvalidInput
+from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.keys import encode
 from ratekeeper.lab import measure, shapes, vectors
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
@@ -134,6 +134,8 @@ def simulate(
     first = lanes[0].limits[0] if isinstance(lanes[0], Several) else lanes[0]
     if isinstance(traffic, str):
         traffic = shapes.traffic(traffic, first, load=load, clients=clients, seconds=seconds, seed=seed)
+    elif not isinstance(traffic, shapes.Traffic):
+        raise InvalidInput(f"traffic: expected the name of a shape, or Traffic, got {shown(traffic)}.")
     elif (load, clients, seconds) != (None, None, None):
         raise InvalidInput("simulate: expected load, clients and seconds with the name of a shape, got Traffic too.")
     asked = Asked(traffic, shared)
@@ -145,7 +147,7 @@ def simulate(
 
 
 def lanes_of(limits: Limits | Sequence[Limits], algorithms: Iterable[str] | None) -> list[Limit | Several]:
-    items = [limits] if isinstance(limits, (str, Limit, Several)) else list(limits)
+    items = list(limits) if isinstance(limits, (list, tuple)) else [limits]
     if not items:
         raise InvalidInput("simulate: expected at least one limit, got an empty list.")
     names = [None] if algorithms is None else list(algorithms)

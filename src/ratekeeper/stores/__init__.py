@@ -89,6 +89,8 @@ def open_store(
 
     ``options`` are for stores elsewhere, which can fail (see RedisStore); one in this process needs none of them.
     """
+    if not isinstance(url, str):
+        raise InvalidStore(f"store: expected a URL such as 'redis://localhost:6379/0', got {shown(url)}.")
     scheme, found, rest = url.partition("://")
     if clock is not None and not hasattr(clock, "nanos"):
         raise InvalidStore(f"clock: expected one such as ratekeeper.testing.FakeClock(), got {shown(clock)}.")
