@@ -7,7 +7,9 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
+from ratekeeper import Decision
 from ratekeeper.service.options import Bounds
+from ratekeeper.service.site import AT_ONCE
 from ratekeeper.stores import SCHEMES
 from tests.service.running import ANY, running
 
@@ -278,6 +280,31 @@ def test_what_passes_over_a_limit_is_counted_as_that(tmp_path):
         assert 'ratekeeper_utilisation_ratio_count{rule="later"} 5' in text
         service.worker.site.tick()
         assert service.call("GET", "/v1/status")[2]["table"][1]["headroom"] == 0.0
+
+
+def test_a_thousand_names_keep_nobody_waiting():
+    """Metrics of many names let others in between, and the dashboard's history has only those that were busy."""
+    with running() as service:
+        tally, site = service.worker.keeper.tally, service.worker.site
+        for number in range(1000):
+            tally.count(f"name {number}", Decision(True, 10, 5))
+        turns = 0
+        scrape = site.metrics(None).__await__()
+        try:
+            while True:
+                next(scrape)
+                turns += 1
+        except StopIteration as done:
+            lines = done.value.decode().splitlines()
+        assert len(lines) > 10_000
+        assert abs(turns - len(lines) // AT_ONCE) <= 1
+
+        async def point():
+            site.tick()
+            tally.count("name 7", Decision(False, 10, 0))
+            return site.tick()["rules"]
+
+        assert service.run(point()) == {"name 7": [0, 1, 0]}
 
 
 def test_a_token_guards_the_api(tmp_path):

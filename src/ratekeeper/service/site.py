@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 HTML = b"text/html; charset=utf-8"
 HISTORY = 300  # seconds that the dashboard remembers
+AT_ONCE = 200  # lines of metrics: about a millisecond
 HELD = (("allowed",), ("refused", "blocked", "forbidden"), ("shadow_refused", "graced"))  # the last two passed
 
 
@@ -111,8 +112,13 @@ class Site:
 
         return "the store evicts keys: exhausted limits can be forgotten" if settings.shown in warned else ""
 
-    def metrics(self, call: Call) -> bytes:
-        return answer(200, exposition(self.colleagues.all(), self.keeper.policy.rules, self.gauges()), MEDIA)
+    async def metrics(self, call: Call) -> bytes:
+        lines = []
+        for line in exposition(self.colleagues.all(), self.keeper.policy.rules, self.gauges()):
+            lines.append(line)
+            if len(lines) % AT_ONCE == 0:
+                await asyncio.sleep(0)  # with thousands of names it takes long, and nobody shall wait for all of it
+        return answer(200, "\n".join([*lines, ""]).encode(), MEDIA)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         found = {
@@ -169,14 +175,15 @@ class Site:
         totals = tally.by_rule()
         point: dict[str, Any] = {"at": round(time(), 3), "rules": {}}
         for rule, results in totals.items():
-            before = self.before.get(rule, {})
-            point["rules"][rule] = [
-                sum([results.get(name, 0) - before.get(name, 0) for name in names]) for names in HELD
-            ]
+            before = self.before.get(rule)
+            if results != before:  # most names are quiet most of the time
+                point["rules"][rule] = [
+                    sum([results.get(name, 0) - (before or {}).get(name, 0) for name in names]) for names in HELD
+                ]
         if self.before or not totals:
             self.history.append(point)
         self.before = totals
-        switches = self.keeper.switches
+        switches, headroom = self.keeper.switches, tally.headroom
         own = {rule.name: rule.mode for rule in self.keeper.settings.rules}
         self.latest = {
             **point,
@@ -193,12 +200,12 @@ class Site:
             "calls": tally.doors,
             "refused_clients": [list(one) for one in tally.most_refused()],
             "named": {
-                rule: {"totals": results, "headroom": tally.headroom.get(rule, 1.0)}
+                rule: {"totals": results, "headroom": headroom.get(rule, 1.0)}
                 for rule, results in totals.items() if rule not in own
             },
             "table": [
                 {**described(rule), "file_mode": own.get(rule.name, rule.mode), "totals": totals.get(rule.name, {}),
-                 "headroom": tally.headroom.get(rule.name, 1.0)}
+                 "headroom": headroom.get(rule.name, 1.0)}
                 for rule in self.keeper.policy.rules
             ],
             "can_admin": self.keeper.options.admin_token is not None,

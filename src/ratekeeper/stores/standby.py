@@ -137,10 +137,9 @@ class Desk:
             self.reword(why)
         ledger = self.ledger
         if key in self.denied:
-            nanos = self.standby.clock.nanos()
-            denial = self.denied.get(key)
-            if denial is not None and denial.holds(ledger.limit, cost, nanos):
-                return denial.decision(cost, nanos)
+            known = ledger.denials.known(key, ledger.limit, cost, self.standby.clock.nanos())
+            if known is not None:
+                return known
         if (key in ledger.recent or key in ledger.older) and self.warm.get(key) is not ledger.seen:
             self.warm_up(key, self.parts(key, 1, why))
         if key.__class__ is str:
