@@ -182,3 +182,26 @@ def test_a_reload_reaches_the_rules_and_a_bad_file_does_not(tmp_path, workers):
                 assert time.monotonic() < until, service.text()
                 time.sleep(0.02)
             assert statuses() == ([429, 429] if reloaded == "not reloaded" else [200, 200])
+
+
+def test_workers_let_go_of_what_reloads_leave(tmp_path):
+    """By the last worker that had it, once it has recovered: two seconds for a limit of a second."""
+    if "shm" not in SCHEMES:
+        pytest.skip("no shared memory here")
+    rules = tmp_path / "rules.toml"
+    text = '[[rules]]\nname = "a"\nby = "all"\nlimit = "{}/second"\n'
+    rules.write_text(text.format(100))
+    with serving(tmp_path, rules, "--workers", 2) as service:
+        segment = Path(f"/dev/shm/ratekeeper.ratekeeper-{service.process.pid}")
+        for number in range(101, 105):
+            rules.write_text(text.format(number))
+            service.signal(signal.SIGHUP)
+            until = time.monotonic() + 20
+            while service.text().count("rules reloaded") < 2 * (number - 100):
+                assert time.monotonic() < until, service.text()
+                time.sleep(0.02)
+        while len(list(segment.glob("*.table"))) > 1:
+            assert time.monotonic() < until, list(segment.iterdir())
+            time.sleep(0.1)
+        assert call(service.port, "POST", "/v1/check", json.dumps({"request": {"path": "/"}}))[0] == 200
+        assert len(list(segment.glob("*.table"))) == 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ratekeeper.errors import InvalidInput
 from ratekeeper.service.notify import notify
 from ratekeeper.service.options import Options
+from ratekeeper.service.shelves import collect
 from ratekeeper.service.worker import Worker, policy_for, run, try_addresses
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def start(options: Options, opened: Opened) -> int:
     if options.state is not None:
         make_folder(options.state)
     if options.workers == 1:
-        policy_for(options).close()  # a mistake in the rules is told before anything is opened
+        try_rules(options)
 
         def say(worker: Worker) -> None:
             opened(worker.addresses)
@@ -47,11 +48,17 @@ def start(options: Options, opened: Opened) -> int:
     with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
         options, segment = shared(options, Path(folder))
         try:
-            policy_for(options).close()
+            try_rules(options)
             return Master(options, opened).run()
         finally:
             if segment:
                 let_go(segment)
+
+
+def try_rules(options: Options) -> None:
+    """Tell of a mistake in the rules before anything is opened; keep nothing of them, for workers would inherit it."""
+    policy_for(options).close()
+    collect()
 
 
 def make_folder(state: Path) -> None:
