@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ratekeeper.model import Decision
     from ratekeeper.request import Request
     from ratekeeper.stores import Store
+    from ratekeeper.stores.memory import Prepared
 
 BLOCKED = "#blocked"  # behind a rule's name: who is blocked, how often somebody was refused, who used up the grace
 REFUSED = "#refused"
@@ -158,17 +159,16 @@ class Asked:
 
 
 class Ready:
-    """The limits that a request meets, as one prepared plan: ``check`` wants a key for each, made by ``keys``."""
+    """The limits that a request meets, as one prepared plan: its ``check`` wants a key for each, made by ``keys``."""
 
-    __slots__ = ("check", "entries", "keys")
+    __slots__ = ("check", "entries", "keys", "plan")
 
     def __init__(self, entries: tuple[Entry, ...], store: Store | None) -> None:
         self.entries = entries
         self.keys = tuple([entry.counter.key for entry in entries])
         rows = tuple([(entry.counter.name, entry.limit, entry.counter.constant) for entry in entries])
-        self.check: Callable[..., tuple[bool, tuple[Decision, ...]]] | None = None
-        if rows and store is not None:
-            self.check = store.prepare(rows).check
+        self.plan: Prepared | None = store.prepare(rows) if rows and store is not None else None
+        self.check = self.plan.check if self.plan is not None else None
 
 
 class Selection:

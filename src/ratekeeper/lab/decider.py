@@ -13,13 +13,13 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.identity import Caller
+from ratekeeper.lab.each import each_of
 from ratekeeper.request import Request, new_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ratekeeper.address import Addresses
     from ratekeeper.lab.clock import VirtualClock
+    from ratekeeper.lab.each import Refused
     from ratekeeper.lab.logs import Block, Facts
     from ratekeeper.model import Decision
     from ratekeeper.plan import Entry, Ready, Selection
@@ -53,22 +53,14 @@ class Refusals:
 class Course:
     """How requests that meet the same rules are decided."""
 
-    __slots__ = ("check", "cost", "keys", "names")
+    __slots__ = ("is_quick", "keys", "names", "plan")
 
     def __init__(self, decider: Decider, selection: Selection) -> None:
         self.names = tuple([counter.name for counter in selection.counters])
-        self.check: Callable[..., Any] | None = None  # of the only limit by key and cost, or of several by their keys
-        self.cost = 0  # of the only limit
-        self.keys: Keys | None = None
-        ready = selection.ready
-        if ready is None or not selection.counters or not decider.is_by_address(selection):
-            return
-        if selection.only is not None:
-            self.check = selection.only.default.check  # type: ignore[union-attr]
-            self.cost = selection.only.constant
-        else:
-            self.check = ready.check
-        self.keys = Keys(decider, ready, is_alone=self.cost > 0)
+        self.is_quick = not selection.counters or decider.is_by_address(selection)
+        ready = selection.ready if self.is_quick else None
+        self.plan = ready.plan if ready is not None else None  # None: not limited, or not so simple
+        self.keys = Keys(decider, ready) if ready is not None else None
 
 
 class Way:
@@ -83,38 +75,33 @@ class Way:
         self.names = self.course.names
 
 
-class Ways(dict[str, tuple[Any, int, Any, Way]]):
-    """By request line: the check, the cost where there is but one limit, the keys, and the whole way."""
+class Ways(dict[str, tuple[Any, Any, Way]]):
+    """By request line: the plan, the keys of each client for it, and the whole way."""
 
     def __init__(self, decider: Decider) -> None:
         self.decider = decider
 
-    def __missing__(self, text: str) -> tuple[Any, int, Any, Way]:
+    def __missing__(self, text: str) -> tuple[Any, Any, Way]:
         if len(self) >= MOST_KNOWN:
             self.clear()
         way = Way(self.decider, text)
-        course = way.course
-        self[text] = found = course.check, course.cost, course.keys, way
+        self[text] = found = way.course.plan, way.course.keys, way
         return found
 
 
-class Keys(dict[str, Any]):
-    """By client: its key for the only limit of a selection, or its keys for several."""
+class Keys(dict[str, tuple[str, ...]]):
+    """By client: its keys for a plan."""
 
-    def __init__(self, decider: Decider, ready: Ready, is_alone: bool) -> None:
+    def __init__(self, decider: Decider, ready: Ready) -> None:
         self.identity = decider.policy.program.identity
         self.peers = decider.peers
         self.readers = ready.keys
-        self.is_alone = is_alone
 
-    def __missing__(self, client: str) -> Any:
+    def __missing__(self, client: str) -> tuple[str, ...]:
         caller = Caller(self.identity, new_request("GET", "/", self.peers[client], (), b""))
-        found: Any = tuple([read(caller) for read in self.readers])
-        if self.is_alone:
-            (found,) = found
         if len(self) >= MOST_KNOWN:
             self.clear()
-        self[client] = found
+        self[client] = found = tuple([read(caller) for read in self.readers])
         return found
 
 
@@ -146,14 +133,16 @@ class Decider:
         self.ways = Ways(self)
         self.courses: dict[Selection, Course] = {}
         self.has_hosts = policy.program.requests.by_host
+        self.is_quick = True  # so far no request was met that must go the whole way
+        self.check_each = each_of(clock, policy.program.fleet, policy.program.instance)
         everything = policy.program.everything
-        course = self.course(everything) if everything is not None else None
-        self.only = course if course is not None and course.cost else None
+        self.everything = self.course(everything) if everything is not None else None
 
     def is_by_address(self, selection: Selection) -> bool:
         return (
-            not self.has_hosts
-            and all(BY_ADDRESS.issuperset(counter.rule.by) and not counter.by_tier for counter in selection.counters)
+            selection.ready is not None
+            and not self.has_hosts
+            and all(BY_ADDRESS.issuperset(counter.rule.by) for counter in selection.counters)
             and all(is_over_time(counter.default) for counter in selection.counters)
         )
 
@@ -161,10 +150,11 @@ class Decider:
         found = self.courses.get(selection)
         if found is None:
             found = self.courses[selection] = Course(self, selection)
+            self.is_quick = self.is_quick and found.is_quick
         return found
 
     def way(self, text: str) -> Way:
-        return self.ways[text][3]
+        return self.ways[text][2]
 
     def request(self, way: Way, client: str, facts: Facts) -> Request:
         """The request as an adapter would have it."""
@@ -174,43 +164,34 @@ class Decider:
 
     def decide(self, block: Block) -> Refusals:
         """Decide events, and say which were refused."""
-        if self.only is not None and not block.facts:
-            return self.decide_alike(block, self.only)
         refusals = Refusals()
-        add = refusals.add
-        hand, facts = self.clock.hand, block.facts
-        nanos, ways = map(mul, block.times, repeat(1000)), map(self.ways.__getitem__, block.texts)
-        events = zip(range(len(block)), nanos, block.clients, ways, strict=True)
-        # `for ..., hand[0], ...` moves the clock to each event before it is decided.
-        for place, hand[0], client, (check, cost, keys, way) in events:
-            if facts and place in facts:
-                self.decide_whole(place, way, client, facts[place], refusals)
-            elif cost:
-                decision = check(keys[client], cost)
-                if not decision.allowed:
-                    add(place, way.names[0], decision.retry_after)
-            elif check is not None:
-                allowed, decisions = check(keys[client])
-                if not allowed:
-                    add(place, *worst(way.names, decisions))
-            elif way.names:
-                self.decide_whole(place, way, client, {}, refusals)
+        ways: list[tuple[Any, Any, Any]]
+        if self.everything is not None and self.is_quick and not block.facts:
+            ways = [(self.everything.plan, self.everything.keys, self.everything)] * len(block)
+        else:
+            ways = list(map(self.ways.__getitem__, block.texts))
+        if block.facts or not self.is_quick:
+            self.decide_singly(block, ways, refusals)
+        else:
+            refused: Refused = []
+            self.check_each(ways, block.clients, block.times, refused)
+            for place, decisions in refused:
+                refusals.add(place, *worst(ways[place][2].names, decisions))
         return refusals
 
-    def decide_alike(self, block: Block, course: Course) -> Refusals:
-        """The same where one limit holds for every request, whatever it asks for."""
-        refusals = Refusals()
-        check, cost, keys, hand = course.check, course.cost, course.keys, self.clock.hand
+    def decide_singly(self, block: Block, ways: list[tuple[Any, Any, Way]], refusals: Refusals) -> None:
+        """The same where some go the whole way."""
+        hand, facts = self.clock.hand, block.facts
         nanos = map(mul, block.times, repeat(1000))
-        subjects = map(keys.__getitem__, block.clients)  # type: ignore[index]
-        refused = [
-            (place, decision)
-            for place, hand[0], key in zip(range(len(block)), nanos, subjects, strict=True)
-            if not (decision := check(key, cost)).allowed  # type: ignore[misc]
-        ]
-        for place, decision in refused:
-            refusals.add(place, course.names[0], decision.retry_after)
-        return refusals
+        events = zip(range(len(block)), nanos, block.clients, ways, strict=True)
+        # `for ..., hand[0], ...` moves the clock to each event before it is decided.
+        for place, hand[0], client, (plan, keys, way) in events:
+            if place in facts or not way.course.is_quick:
+                self.decide_whole(place, way, client, facts.get(place, {}), refusals)
+            elif plan is not None:
+                allowed, decisions = plan.check(keys[client])
+                if not allowed:
+                    refusals.add(place, *worst(way.names, decisions))
 
     def decide_whole(self, place: int, way: Way, client: str, facts: Facts, refusals: Refusals) -> None:
         """Decide one request as an adapter would have it decided."""

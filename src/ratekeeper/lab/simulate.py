@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 from array import array
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import compress, islice, repeat
-from operator import sub
+from operator import mul, sub
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
@@ -18,14 +19,17 @@ from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.keys import encode
 from ratekeeper.lab import measure, shapes, vectors
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
+from ratekeeper.lab.each import each_of
 from ratekeeper.lab.frames import frame
 from ratekeeper.limiter import Limiter
 from ratekeeper.model import Check, Limit, Several, parse_limits
+from ratekeeper.plan import is_leaky
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ratekeeper.lab.each import CheckEach, Way
     from ratekeeper.lab.frames import Frame
     from ratekeeper.lab.shapes import Retry, Traffic
     from ratekeeper.units import Seconds
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 BINS = 240
 STRIDE = 1 << 16  # decisions between two words about the progress
 SHARED = "everybody"
-NEVER = -1.0
 SAMPLED = 50_000  # calls among whose clients states are looked at
 
 
@@ -181,7 +184,7 @@ class Asked:
     def __init__(self, traffic: Traffic, shared: bool) -> None:
         self.traffic = traffic
         self.keys = [SHARED] * len(traffic.clients) if shared else list(traffic.clients)
-        self.nanos = [at * 1000 for at in traffic.times]
+        self.times = list(traffic.times)
         self.names = list(map(self.keys.__getitem__, traffic.who))
 
 
@@ -222,44 +225,42 @@ def run(limit: Limit | Several, asked: Asked, store: str, progress: Progress | N
         opened.close()
 
 
-def is_leaky(limit: Limit | Several) -> bool:
-    parts = limit.limits if isinstance(limit, Several) else (limit,)
-    return any(part.algorithm == "leaky_bucket" for part in parts)
-
-
 def decide_all(
     limiter: Limiter, clock: VirtualClock, calls: Calls, asked: Asked, tell: Callable[[int], object] | None
 ) -> None:
-    check, hand = limiter.check, clock.hand
-    if is_leaky(limiter.limits):
-        calls.turns = array("q")
+    store = limiter.store
+    decide: Callable[[slice], tuple[bytes, bytes]] = partial(decide_singly, limiter, clock, calls, asked)
+    if calls.costs is None and not store.blocking:
+        way = store.prepare(((limiter.name, limiter.limits, 1),)), {name: (name,) for name in asked.keys}, None
+        decide = partial(decide_together, each_of(clock, store), way, asked)
+    turns = array("q")
     for start in range(0, len(calls.times), STRIDE):
-        part = slice(start, start + STRIDE)
-        nanos, names = asked.nanos[part], asked.names[part]
-        # `for hand[0], ...` moves the clock to each call before it is decided.
-        if calls.turns is not None:
-            costs = calls.costs[part] if calls.costs is not None else repeat(1)
-            delays = [
-                one.delay if (one := check(key, cost)).allowed else NEVER
-                for hand[0], key, cost in zip(nanos, names, costs, strict=False)
-            ]
-            if np := vectors.numpy_for(len(delays)):
-                allowed, turns = vectors.turns_of(np, calls.times[part], delays)
-            else:
-                allowed = bytes([delay >= 0 for delay in delays])
-                each = zip(calls.times[part], delays, strict=True)
-                turns = array("q", [at + int(max(0.0, delay) * SECOND + 0.5) for at, delay in each])
-            calls.allowed += allowed
-            calls.turns += turns
-        elif calls.costs is not None:
-            costs = calls.costs[part]
-            calls.allowed += bytes(
-                [check(key, cost).allowed for hand[0], key, cost in zip(nanos, names, costs, strict=True)]
-            )
-        else:
-            calls.allowed += bytes([check(key).allowed for hand[0], key in zip(nanos, names, strict=True)])
+        allowed, own = decide(slice(start, start + STRIDE))
+        calls.allowed += allowed
+        turns.frombytes(own)
         if tell is not None:
             tell(min(start + STRIDE, len(calls.times)))
+    if is_leaky(limiter.limits):
+        calls.turns = turns
+
+
+def decide_together(check_each: CheckEach, way: Way, asked: Asked, part: slice) -> tuple[bytes, bytes]:
+    """Calls of cost 1, many in one go: which are admitted, and when each has its turn."""
+    names = asked.names[part]
+    return check_each([way] * len(names), names, asked.times[part], None)
+
+
+def decide_singly(
+    limiter: Limiter, clock: VirtualClock, calls: Calls, asked: Asked, part: slice
+) -> tuple[bytes, bytes]:
+    """The same one by one: calls that cost more, or a store elsewhere."""
+    check, hand = limiter.check, clock.hand
+    costs = calls.costs[part] if calls.costs is not None else repeat(1)
+    nanos = map(mul, asked.times[part], repeat(1000))
+    # `for hand[0], ...` moves the clock to each call before it is decided.
+    found = [check(key, cost) for hand[0], key, cost in zip(nanos, asked.names[part], costs, strict=False)]
+    turns = array("q", [at + round(one.delay * SECOND) for at, one in zip(asked.times[part], found, strict=True)])
+    return bytes([one.allowed for one in found]), turns.tobytes()
 
 
 def with_retries(

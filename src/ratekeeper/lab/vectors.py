@@ -6,7 +6,6 @@ themselves, longer than all of the time, so that a search in one sorted array ne
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,13 +81,6 @@ def picked(np: Any, values: Any, flags: bytearray) -> Vector:
 def longest(np: Any, times: Any, turns: Any) -> int:
     """The longest way from a time to its turn."""
     return int((np.asarray(turns, np.int64) - np.asarray(times, np.int64)).max(initial=0))
-
-
-def turns_of(np: Any, times: Any, delays: Any) -> tuple[bytes, array[int]]:
-    """Which calls were admitted, and when each has its turn; a delay below zero is a refusal."""
-    waits = np.asarray(delays)
-    turns = np.asarray(times, np.int64) + (np.maximum(waits, 0.0) * 1e6 + 0.5).astype(np.int64)
-    return (waits >= 0).tobytes(), array("q", turns.tobytes())
 
 
 def worst_of_keys(np: Any, instants: Any, who: Any, allowed: bytearray, clients: int, length: int) -> int | None:

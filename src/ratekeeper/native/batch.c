@@ -132,21 +132,27 @@ static void watch(StoreObject *self, const Batch *batch) {
             batch->items[index].shelf->watched = true;
 }
 
+int lock_items(Batch *batch, int from, int count) {
+    int error, regions = lock_all(batch->items + from, count, batch->order, &error);
+    if (!error)
+        return regions;
+    unlock_all(batch->order, regions);
+    errno = error;
+    PyErr_SetFromErrno(PyExc_OSError);
+    return -1;
+}
+
 /* The clock is read after the states; one that is read by a call before: if somebody wrote meanwhile, it is too early. */
 int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
-    int error, count = until - from;
+    int count = until - from;
     watch(self, batch);
     for (int look = 1;; look++) {
         u64 seen = changes_of(batch, from, until);
         if (self->nanos && !read_nanos(self->state, self->nanos, now))
             return -1;
-        int regions = lock_all(batch->items + from, count, batch->order, &error);
-        if (error) {
-            unlock_all(batch->order, regions);
-            errno = error;
-            PyErr_SetFromErrno(PyExc_OSError);
+        int regions = lock_items(batch, from, count);
+        if (regions < 0)
             return -1;
-        }
         if (!self->nanos || seen == changes_of(batch, from, until) || look == MOST_LOOKS) {
             for (int index = 0; index < count; index++)
                 read_item(batch->items + from, index);
@@ -158,26 +164,13 @@ int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
     }
 }
 
-PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed) {
-    u64 now;
-    PyObject *found = NULL;
-    int regions = open_items(self, batch, 0, batch->count, &now);
-    if (regions < 0)
-        return NULL;
-    bool kept = check_all(batch->items, batch->count, now, peek, batch->evidence);
-    unlock_all(batch->order, regions);
-    if (kept)
-        found = PyTuple_New(batch->count);
-    else
-        PyErr_NoMemory();
-    *allowed = true;
-    for (int index = 0; index < batch->count; index++)
-        *allowed = *allowed && batch->items[index].allowed;
-    Evidence *evidence = batch->evidence;
+PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allowed) {
+    PyObject *found = PyTuple_New(batch->count);
+    const Evidence *evidence = batch->evidence;
     for (int index = 0; found && index < batch->count; index++) {
-        Item *item = batch->items + index;
-        TermsObject *terms = batch->tables[index]->terms;
-        u64 cost = (*allowed && !peek) || !item->allowed ? item->cost : 0;
+        const Item *item = batch->items + index;
+        const TermsObject *terms = batch->tables[index]->terms;
+        u64 cost = (allowed && !peek) || !item->allowed ? item->cost : 0;
         PyObject *decision = decision_from(terms, item->shelf ? evidence : &BOUNDLESS, item->allowed, now, cost);
         if (item->shelf)
             evidence += terms->parts;
@@ -185,4 +178,19 @@ PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed
             Py_CLEAR(found);
     }
     return found;
+}
+
+PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed) {
+    u64 now;
+    int regions = open_items(self, batch, 0, batch->count, &now);
+    if (regions < 0)
+        return NULL;
+    bool kept = check_all(batch->items, batch->count, now, peek, batch->evidence);
+    unlock_all(batch->order, regions);
+    if (!kept)
+        return PyErr_NoMemory();
+    *allowed = true;
+    for (int index = 0; index < batch->count; index++)
+        *allowed = *allowed && batch->items[index].allowed;
+    return decisions_of(batch, now, peek, *allowed);
 }

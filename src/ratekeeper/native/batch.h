@@ -26,10 +26,20 @@ TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limit);
 bool make_batch(StoreObject *self, PyObject *plan, Batch *batch);
 void drop_batch(Batch *batch);
 
+/* Take the regions of some items: how many; -1 with an error set. */
+int lock_items(Batch *batch, int from, int count);
+
 /* Take the regions of some items and read their states and the clock; -1 with an error set. */
 int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now);
 
 /* Decide all items as one: their decisions in a tuple, and whether all were admitted. */
 PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed);
+PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allowed);
+
+/* Whether these are keys for a prepared plan; else false with an error set. */
+bool are_keys_of(const PreparedObject *plan, PyObject *keys);
+
+/* Hash keys into items; those of `before`, which may be NULL, are hashed there already. */
+bool hash_keys(const PreparedObject *plan, PyObject *keys, PyObject *before, Item *items);
 
 #endif

@@ -88,6 +88,9 @@ static PyObject *make_guards(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL, "The way of stores in Python to make a Decision."},
+    {"check_each", check_each, METH_VARARGS,
+     "check_each(ways, subjects, times, refused)\n--\n\nDecide prepared plans, each for its subject and at its own "
+     "instant: a byte for each that was admitted or not, and when it has its turn as a number of 64 bits."},
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},

@@ -122,6 +122,9 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *refused_at(State *state, PyObject *evidence, u64 now);
 void free_spares(State *state);
 
+/* Many decisions at once. */
+PyObject *check_each(PyObject *module, PyObject *args);
+
 static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     DecisionObject *self;
 #ifndef Py_GIL_DISABLED

@@ -69,26 +69,37 @@ PyObject *store_prepare(StoreObject *store, PyObject *rows) {
     return (PyObject *)self;
 }
 
+bool are_keys_of(const PreparedObject *self, PyObject *keys) {
+    if (PyTuple_Check(keys) && PyTuple_Size(keys) == self->count)
+        return true;
+    PyErr_Format(PyExc_TypeError, "check: expected a tuple of %d keys, got %R", self->count, keys);
+    return false;
+}
+
 /* Neighbours with the same key on tables of one seed are hashed once. */
-static bool hash_keys(PreparedObject *self, PyObject *keys, Item *items) {
+bool hash_keys(const PreparedObject *self, PyObject *keys, PyObject *before, Item *items) {
     State *state = self->store->state;
-    PyObject *before = NULL;
+    PyObject *last = NULL;
     for (int index = 0; index < self->count; index++) {
         PyObject *key = PyTuple_GetItem(keys, index);
         const Shelf *shelf = self->tables[index]->home->shelf;
-        if (key == before && !memcmp(shelf->seed, self->tables[index - 1]->home->shelf->seed, sizeof(shelf->seed)))
+        if (before && key == PyTuple_GetItem(before, index)) {
+            last = key;
+            continue;
+        }
+        if (key == last && !memcmp(shelf->seed, self->tables[index - 1]->home->shelf->seed, sizeof(shelf->seed)))
             items[index].hash = items[index - 1].hash;
         else if (!hash_key(state, shelf, key, false, &items[index].hash))
             return false;
         items[index].cost = self->costs[index];
-        before = key;
+        last = key;
     }
     return true;
 }
 
 static PyObject *prepared_check(PreparedObject *self, PyObject *keys) {
-    if (!PyTuple_Check(keys) || PyTuple_Size(keys) != self->count)
-        return PyErr_Format(PyExc_TypeError, "check: expected a tuple of %d keys, got %R", self->count, keys);
+    if (!are_keys_of(self, keys))
+        return NULL;
     u64 some[SOME_BYTES / sizeof(u64)];
     Batch batch = {.count = self->count, .tables = self->tables};
     if (self->bytes > sizeof(some) && !(batch.memory = PyMem_Malloc(self->bytes)))
@@ -96,7 +107,7 @@ static PyObject *prepared_check(PreparedObject *self, PyObject *keys) {
     share_out(&batch, batch.memory ? batch.memory : some);
     bool allowed;
     PyObject *decisions = NULL, *answer = NULL;
-    if (hash_keys(self, keys, batch.items))
+    if (hash_keys(self, keys, NULL, batch.items))
         decisions = decide_batch(self->store, &batch, false, &allowed);
     if (decisions)
         answer = PyTuple_Pack(2, allowed ? Py_True : Py_False, decisions);

@@ -1,0 +1,175 @@
+/* check_each: prepared plans one after the other, each at an instant of its own instead of the clock's.  Twin of
+ * lab/each.py, for what happened already or might: millions of decisions, of which only some refusals are looked at.
+ */
+#include "batch.h"
+
+/* A plan laid out once for all that follow with the same. */
+typedef struct {
+    PreparedObject *plan; /* owned */
+    PyObject *keys;       /* owned: those of the check before, whose hashes still stand in the items */
+    Batch batch;
+} Desk;
+
+static void clear_desk(Desk *desk) {
+    Py_CLEAR(desk->keys);
+    Py_CLEAR(desk->plan);
+    PyMem_Free(desk->batch.memory);
+    desk->batch.memory = NULL;
+}
+
+static bool lay_out(Desk *desk, PreparedObject *plan) {
+    clear_desk(desk);
+    desk->batch = (Batch){.count = plan->count, .tables = plan->tables, .memory = PyMem_Malloc(plan->bytes + 1)};
+    if (!desk->batch.memory) {
+        PyErr_NoMemory();
+        return false;
+    }
+    desk->plan = (PreparedObject *)Py_NewRef((PyObject *)plan);
+    share_out(&desk->batch, desk->batch.memory);
+    return true;
+}
+
+static bool instant_from(State *state, PyObject *time, u64 *now) {
+    int overflow = 0;
+    long long value = PyLong_AsLongLongAndOverflow(time, &overflow);
+    if (value == -1 && !overflow && PyErr_Occurred())
+        return false;
+    if (overflow || value < 0 || (u64)value >= MOST_NOW) {
+        PyErr_Format(state->invalid, "check_each: expected microseconds from 0 to 142 years, got %S.", time);
+        return false;
+    }
+    *now = (u64)value;
+    return true;
+}
+
+/* Microseconds until the turn of what was admitted. */
+static i64 longest_delay(const Batch *batch, u64 now) {
+    const Evidence *evidence = batch->evidence;
+    u64 longest = 0;
+    for (int index = 0; index < batch->count; index++) {
+        const Item *item = batch->items + index;
+        for (uint32_t each = 0; item->shelf && each < shape_in(item)->parts; each++, evidence++)
+            if (item->limits[each].algorithm == LEAKY_BUCKET) {
+                u64 delay = leaky_bucket_delay(joined(evidence->word), now, item->limits + each, item->cost);
+                longest = delay > longest ? delay : longest;
+            }
+    }
+    return (i64)longest;
+}
+
+/* Decide a plan of one limit on a private table, as Table.check does. */
+static bool decide_one(Batch *batch, u64 now) {
+    Item *item = batch->items;
+    Region *region = region_of(item->shelf, item->hash);
+    hold(&region->lock);
+    bool kept = check_private(item->shelf, place_of(item->shelf, item->hash), item->limits, now, item->cost, batch->evidence);
+    let_go(&region->lock);
+    item->allowed = batch->evidence->allowed;
+    if (!kept)
+        PyErr_NoMemory();
+    return kept;
+}
+
+static bool decide_all(Batch *batch, u64 now) {
+    int regions = lock_items(batch, 0, batch->count);
+    if (regions < 0)
+        return false;
+    for (int index = 0; index < batch->count; index++)
+        read_item(batch->items, index);
+    bool kept = check_all(batch->items, batch->count, now, false, batch->evidence);
+    unlock_all(batch->order, regions);
+    if (!kept)
+        PyErr_NoMemory();
+    return kept;
+}
+
+/* What was decided, in columns: whether, and when what was admitted has its turn. */
+typedef struct {
+    char *allowed;
+    i64 *turns;
+    PyObject *refused; /* decisions with their places; None: not wanted */
+} Found;
+
+static bool check_at(Desk *desk, PyObject *keys, u64 now, Py_ssize_t place, Found *found) {
+    Batch *batch = &desk->batch;
+    if (!hash_keys(desk->plan, keys, desk->keys, batch->items))
+        return false;
+    PyObject *before = desk->keys;
+    desk->keys = Py_NewRef(keys);
+    Py_XDECREF(before);
+    const Shelf *shelf = batch->count == 1 ? batch->items->shelf : NULL;
+    if (shelf && !shelf->shape->shared && shelf->shape->parts == 1 ? !decide_one(batch, now) : !decide_all(batch, now))
+        return false;
+    bool allowed = true;
+    for (int index = 0; index < batch->count; index++)
+        allowed = allowed && batch->items[index].allowed;
+    found->allowed[place] = allowed;
+    found->turns[place] = (i64)now + (allowed ? longest_delay(batch, now) : 0);
+    if (allowed || found->refused == Py_None)
+        return true;
+    PyObject *decisions = decisions_of(batch, now, false, false);
+    PyObject *row = decisions ? Py_BuildValue("(nN)", place, decisions) : NULL;
+    bool done = row && PyList_Append(found->refused, row) == 0;
+    Py_XDECREF(row);
+    return done;
+}
+
+static bool check_way(State *state, Desk *desk, PyObject *way, PyObject *subject, PyObject *time, Py_ssize_t place,
+                      Found *found) {
+    u64 now;
+    if (!PyTuple_Check(way)) {
+        PyErr_Format(PyExc_TypeError, "check_each: expected tuples of a plan and keys, got %R", (PyObject *)Py_TYPE(way));
+        return false;
+    }
+    PyObject *plan = PyTuple_GetItem(way, 0), *known = plan ? PyTuple_GetItem(way, 1) : NULL;
+    if (!known || !instant_from(state, time, &now))
+        return false;
+    found->allowed[place] = true;
+    found->turns[place] = (i64)now;
+    if (plan == Py_None)
+        return true;
+    if (Py_TYPE(plan) != state->prepared_type) {
+        PyErr_Format(PyExc_TypeError, "check_each: expected a prepared plan or None, got %R", (PyObject *)Py_TYPE(plan));
+        return false;
+    }
+    if ((PyObject *)desk->plan != plan && !lay_out(desk, (PreparedObject *)plan))
+        return false;
+    PyObject *keys = PyObject_GetItem(known, subject);
+    bool done = keys && are_keys_of(desk->plan, keys) && check_at(desk, keys, now, place, found);
+    Py_XDECREF(keys);
+    return done;
+}
+
+/* check_each(ways, subjects, times, refused): three lists of the same length, and one that takes the refusals or None. */
+PyObject *check_each(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *lists[3], *refused;
+    if (!PyArg_ParseTuple(args, "O!O!O!O:check_each", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2,
+                          &refused))
+        return NULL;
+    if (refused != Py_None && !PyList_Check(refused))
+        return PyErr_Format(PyExc_TypeError, "check_each: expected a list for refusals or None, got %R", (PyObject *)Py_TYPE(refused));
+    Py_ssize_t count = PyList_Size(lists[0]);
+    if (PyList_Size(lists[1]) != count || PyList_Size(lists[2]) != count)
+        return PyErr_Format(PyExc_ValueError, "check_each: expected %zd subjects and times, as many as ways", count);
+    Desk desk = {NULL, NULL, {0}};
+    Found found = {PyMem_Malloc((size_t)count + 1), PyMem_Malloc((size_t)count * sizeof(i64) + 1), refused};
+    PyObject *answer = NULL;
+    bool done = found.allowed && found.turns;
+    if (!done)
+        PyErr_NoMemory();
+    for (Py_ssize_t place = 0; done && place < count; place++) {
+        PyObject *own[3] = {NULL, NULL, NULL}; /* a key of a caller's own kind may run anything, also on these lists */
+        for (int index = 0; done && index < 3; index++)
+            done = (own[index] = PyList_GetItem(lists[index], place)) && Py_NewRef(own[index]);
+        done = done && check_way(state, &desk, own[0], own[1], own[2], place, &found);
+        for (int index = 0; index < 3; index++)
+            Py_XDECREF(own[index]);
+    }
+    clear_desk(&desk);
+    if (done)
+        answer = Py_BuildValue("(y#y#)", found.allowed, count, (const char *)found.turns, count * (Py_ssize_t)sizeof(i64));
+    PyMem_Free(found.allowed);
+    PyMem_Free(found.turns);
+    return answer;
+}
