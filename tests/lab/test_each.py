@@ -14,7 +14,6 @@ from ratekeeper.lab.each import check_each, each_of
 from ratekeeper.model import Check, parse_limits
 from ratekeeper.native import core
 from ratekeeper.stores.memory import MemoryStore
-from ratekeeper.stores.shared import remove
 
 LIMITS = [
     *[Limit.parse(f"5/second {name}") for name in ALGORITHMS],
@@ -66,6 +65,8 @@ def url(request):
         return
     if core is None:
         pytest.skip("shared memory needs the native core")
+    from ratekeeper.stores.shared import remove
+
     name = f"test-{uuid.uuid4().hex}"
     yield f"shm://{name}"
     remove(name, force=True)

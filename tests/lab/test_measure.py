@@ -1,5 +1,6 @@
 """The figures of the lab, each beside a slow and obvious way to get it."""
 
+from array import array
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import sliding_log
-from ratekeeper.lab import measure, vectors
+from ratekeeper.lab import measure
+from ratekeeper.native import core
 
 calls = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=60).map(
     lambda found: sorted(found, key=lambda call: call[0])
@@ -54,13 +56,12 @@ def test_the_judge_says_what_sliding_logs_with_the_same_past_say(found, limits, 
     shut_out = measure.longest_shut_out(times, who, allowed, 100)
     assert judged == (wrongly[True, False], wrongly[False, True], most, shut_out)
     if not weighty:
-        np = pytest.importorskip("numpy")
+        flags = bytearray(allowed)
         for limit, worst in zip(limits, most, strict=True):
-            alone = measure.judge(given, bytearray(allowed), 3, shared, [limit], 100)
-            assert vectors.judge(np, given, bytearray(allowed), 3, shared, limit, 100) == alone
-            if not shared:
-                assert vectors.worst_of_keys(np, times, who, bytearray(allowed), 3, limit[1]) == worst
-        got, lost = vectors.counts_of(np, who, bytearray(allowed), 3)
+            alone = measure.judge_units(given, flags, 3, shared, limit, 100)
+            assert measure.judge(given, flags, 3, shared, [limit], 100) == alone
+            assert measure.worst_of_keys(times, None if shared else who, flags, 3, limit[1]) == worst
+        got, lost = measure.counts_of(who, flags, 3)
         assert (sum(got), sum(lost)) == (sum(allowed), len(allowed) - sum(allowed))
         assert got == [sum(client == number and flag for client, flag in zip(who, allowed, strict=True))
                        for number in range(3)]  # fmt: skip
@@ -119,3 +120,49 @@ def test_states_are_counted_in_machine_words():
     assert measure.state_bytes(2**64) == 16
     assert measure.state_bytes((1, 2, 3)) == 24
     assert measure.state_bytes((1, (2, 2**70))) == 32
+
+
+numbers = st.lists(st.tuples(st.integers(0, (1 << 62) - 1) | st.integers(0, 300), st.booleans()), max_size=80)
+
+
+@given(numbers)
+def test_what_is_picked_is_in_order(found):
+    values, flags = [value for value, _ in found], bytearray(flag for _, flag in found)
+    assert list(measure.picked(values, flags)) == sorted(value for value, flag in found if flag)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=20))
+def test_the_longest_wait(found):
+    times, turns = [at for at, _ in found], [at + wait for at, wait in found]
+    assert measure.longest_wait(times, turns) == max([wait for _, wait in found], default=0)
+
+
+@pytest.mark.skipif(core is None, reason="no native core here")
+def test_the_core_takes_no_figures_from_what_is_not_there():
+    times, who, flags = array("q", [1, 2]), array("q", [0, 1]), b"\1\0"
+    assert core.judge(times, who, flags, 2, 1, 5, 9) == (0, 1, 1, 7)
+    for wrong in [
+        (times, who, flags, 1, 1, 5, 9),
+        (times, who, flags, 0, 1, 5, 9),
+        (times, array("q", [0, -1]), flags, 2, 1, 5, 9),
+        (times, array("q", [0]), flags, 2, 1, 5, 9),
+        (times, who, b"\1", 2, 1, 5, 9),
+        (array("q", [-1, 2]), who, flags, 2, 1, 5, 9),
+        (array("i", [1, 2]), who, flags, 2, 1, 5, 9),
+        (times, who, flags, 2, 1, 0, 9),
+        (times, who, flags, 2, 1, 1 << 62, 9),
+        (times, who, flags, 2, 1, 5, -1),
+        ([1, 2], who, flags, 2, 1, 5, 9),
+        (times, who, bytearray(flags), 2, 1, 5, 9),
+    ]:
+        with pytest.raises((TypeError, ValueError)):
+            core.judge(*wrong)
+    for call, wrong in [
+        (core.count_each, (who, flags, 1)),
+        (core.picked, (times, b"")),
+        (core.most_within, (times, 0)),
+        (core.most_within, (memoryview(b"12345678"), 1)),
+        (core.longest_wait, (times, [1])),
+    ]:
+        with pytest.raises((TypeError, ValueError)):
+            call(*wrong)

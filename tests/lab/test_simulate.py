@@ -9,7 +9,7 @@ import pytest
 
 from ratekeeper import InvalidInput, Limiter, lab
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.lab import vectors
+from ratekeeper.lab import each, measure
 from ratekeeper.lab.clock import VirtualClock
 from ratekeeper.lab.plots import lanes_as_text
 from ratekeeper.lab.simulate import lanes_of
@@ -243,15 +243,13 @@ def test_the_table_is_no_wider_than_the_terminal(width):
 
 @pytest.mark.parametrize("shape", ["on_off", "herd", "retry_storm", "abuser"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_vectors_give_the_same_figures(shape, shared, monkeypatch):
-    pytest.importorskip("numpy")
+def test_the_core_and_python_give_the_same_figures(shape, shared, monkeypatch):
     traffic = lab.traffic(shape, "50/second burst 20", clients=8, seconds=30, seed=2)
-    quick, slow = [], []
-    for found, few in ((quick, 0), (slow, 1 << 60)):
-        monkeypatch.setattr(vectors, "FEW", few)
-        found += lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes
-    assert quick == slow
-    json.dumps([asdict(lane) for lane in quick])  # nothing of numpy is left in them
+    native = lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes
+    for room in (measure, each):
+        monkeypatch.setattr(room, "core", None)
+    assert lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes == native
+    json.dumps([asdict(lane) for lane in native])
 
 
 @pytest.mark.parametrize(

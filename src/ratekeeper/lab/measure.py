@@ -12,7 +12,7 @@ from itertools import compress, pairwise, repeat
 from operator import lt, sub
 from typing import TYPE_CHECKING, NamedTuple
 
-from ratekeeper.lab import vectors
+from ratekeeper.native import core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +45,8 @@ def judge(
     and one mistake is not counted again in all that follow from it.  If ``shared``, all clients have one key.
     """
     if calls.costs is None and len(limits) == 1:
-        np = vectors.numpy_for(len(allowed))
-        judged = vectors.judge(np, calls, allowed, clients, shared, limits[0], end) if np else None
-        return judged or judge_units(calls, allowed, clients, shared, limits[0], end)
+        judge_quickly = judge_units if core is None else judge_natively
+        return judge_quickly(calls, allowed, clients, shared, limits[0], end)
     times, who = calls.times, calls.who
     wrongly_admitted = wrongly_refused = 0
     histories: list[list[int]] = [[] for _ in range(1 if shared else clients)]
@@ -106,6 +105,61 @@ def judge_units(
     return Judged(wrongly_admitted, wrongly_refused, [worst], longest)
 
 
+def judge_natively(
+    calls: Calls, allowed: bytearray, clients: int, shared: bool, limit: tuple[int, int], end: int
+) -> Judged:
+    """The same by the core."""
+    assert core is not None
+    times, who, flags = column(calls.times), column(calls.who), bytes(allowed)
+    wrongly_admitted, wrongly_refused, worst, shut_out = core.judge(times, who, flags, max(1, clients), *limit, end)
+    if shared:
+        wrongly_admitted, wrongly_refused, worst, _ = core.judge(times, None, flags, 1, *limit, end)
+    return Judged(wrongly_admitted, wrongly_refused, [worst], shut_out)
+
+
+def column(values: Sequence[int]) -> array[int]:
+    """The values as the core wants them."""
+    return values if isinstance(values, array) and values.typecode == "q" else array("q", values)
+
+
+def picked(numbers: Sequence[int], flags: bytearray) -> array[int]:
+    """The numbers that are flagged, the least first."""
+    if core is not None:
+        return array("q", core.picked(column(numbers), bytes(flags)))
+    return array("q", sorted(compress(numbers, flags)))
+
+
+def longest_wait(times: Sequence[int], turns: Sequence[int]) -> int:
+    """The longest way from a time to its turn."""
+    if core is not None:
+        longest: int = core.longest_wait(column(times), column(turns))
+        return longest
+    return max(map(sub, turns, times), default=0)
+
+
+def counts_of(who: Sequence[int], allowed: bytearray, clients: int) -> tuple[list[int], list[int]]:
+    """How many calls of each client were admitted, and how many refused."""
+    if core is not None and clients:
+        found: tuple[list[int], list[int]] = core.count_each(column(who), bytes(allowed), clients)
+        return found
+    each = [0] * clients, [0] * clients
+    for client, passed in zip(who, allowed, strict=True):
+        each[not passed][client] += 1
+    return each
+
+
+def worst_of_keys(
+    instants: Sequence[int], who: Sequence[int] | None, allowed: bytearray, clients: int, length: int
+) -> int:
+    """The most that any one client, or all together, had within any stretch of that length; in order for each."""
+    if core is not None:
+        whose, keys = (None, 1) if who is None else (column(who), max(1, clients))
+        most: int = core.judge(column(instants), whose, bytes(allowed), keys, 1, length, 1)[2]
+        return most
+    histories = histories_of(instants, [0] * len(instants) if who is None else who, allowed, clients)
+    return max(most_within(history, None, length) for history in histories)
+
+
 def histories_of(times: Sequence[int], who: Sequence[int], allowed: bytearray, clients: int) -> list[array[int]]:
     """When each client was admitted; in arrays, as a list would be spread over all of the memory."""
     histories = [array("q") for _ in range(clients)]
@@ -119,8 +173,9 @@ def most_within(times: Sequence[int], costs: Sequence[int] | None, length: int) 
     """The most that came within any stretch of that length; ``times`` in order."""
     if costs is not None:
         times = [at for at, cost in zip(times, costs, strict=True) for _ in range(cost)]
-    elif np := vectors.numpy_for(len(times)):
-        return vectors.most_within(np, times, length)
+    if core is not None:
+        most: int = core.most_within(column(times), length)
+        return most
     worst = 0
     earlier = iter(times)
     first = next(earlier, 0)

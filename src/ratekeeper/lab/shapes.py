@@ -231,7 +231,7 @@ def traffic(
     return Traffic(
         name=shape,
         times=array("q", [at for at, _ in calls]),
-        who=array("L", [client for _, client in calls]),
+        who=array("q", [client for _, client in calls]),
         clients=tuple([f"client {number + 1}" for number in range(clients)]),
         span=span,
         retry=known.retry(limit) if known.retry else None,
@@ -247,7 +247,7 @@ def recorded(calls: Iterable[tuple[float, str] | tuple[float, str, int]], name: 
     found = sorted([(round(call[0] * SECOND), *call[1:]) for call in calls], key=lambda call: call[0])
     origin = found[0][0] // (86_400 * SECOND) * 86_400 * SECOND if found else 0
     numbers: dict[str, int] = {}
-    times, who, costs = array("q"), array("L"), array("q")
+    times, who, costs = array("q"), array("q"), array("q")
     for at, client, *cost in found:
         times.append(at - origin)
         who.append(numbers.setdefault(client, len(numbers)))

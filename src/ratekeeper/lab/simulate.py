@@ -11,13 +11,13 @@ from array import array
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import compress, islice, repeat
-from operator import mul, sub
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.keys import encode
-from ratekeeper.lab import measure, shapes, vectors
+from ratekeeper.lab import measure, shapes
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
 from ratekeeper.lab.each import each_of
 from ratekeeper.lab.frames import frame
@@ -274,7 +274,7 @@ def with_retries(
     """Refused calls come back: what is asked depends on what was answered, so each lane has calls of its own."""
     costs = traffic.costs or [1] * len(traffic)
     waiting = list(zip(traffic.times, range(len(traffic)), [0] * len(traffic), traffic.who, costs, strict=True))
-    times, who, paid = array("q"), array("L"), array("q")
+    times, who, paid = array("q"), array("q"), array("q")
     calls = Calls(limiter.limits, times, who, paid)
     turns = array("q")
     hand = clock.hand
@@ -316,16 +316,12 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
     judged = measure.judge(calls, allowed, clients, shared, pairs, over)
     most = judged.worst
     paid = None if costs is None else list(compress(costs, allowed))
-    np = vectors.numpy_for(len(allowed)) if costs is None else None
     refused = allowed.translate(measure.OTHERWISE)
-    turns, lost_at = picked(np, calls.turns or calls.times, allowed), picked(np, calls.times, refused)
+    turns, lost_at = measure.picked(calls.turns or calls.times, allowed), measure.picked(calls.times, refused)
     if calls.turns is not None:
         most = worst_turns(calls.turns, calls, shared, clients, pairs)
-        if paid is None:
-            turns.sort()
-        else:
-            both = sorted(zip(turns, paid, strict=True))
-            turns, paid = [at for at, _ in both], [cost for _, cost in both]
+        if paid is not None:
+            paid = [cost for _, cost in sorted(zip(compress(calls.turns, allowed), paid, strict=True))]
     worst, count = max(zip(most, [part.count for part in parts], strict=True), key=lambda one: one[0] / one[1])
     start = traffic.times[0] if traffic.times else 0
     width = max(1, -(-(end - start) // BINS))
@@ -343,7 +339,7 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
         worst_window=worst,
         worst_window_ratio=worst / count,
         worst_second=measure.most_within(turns, paid, SECOND),
-        longest_delay=longest_delay(np, calls) / SECOND,
+        longest_delay=measure.longest_wait(calls.times, calls.turns or calls.times) / SECOND,
         longest_shut_out=judged.shut_out / SECOND,
         wrongly_admitted=judged.wrongly_admitted,
         wrongly_refused=judged.wrongly_refused,
@@ -356,27 +352,17 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
     )
 
 
-def picked(np: Any, values: Sequence[int], flags: bytearray) -> Any:
-    return vectors.picked(np, values, flags) if np else list(compress(values, flags))
-
-
-def longest_delay(np: Any, calls: Calls) -> int:
-    if not calls.turns:
-        return 0
-    return vectors.longest(np, calls.times, calls.turns) if np else max(map(sub, calls.turns, calls.times))
-
-
 def weighed(
     calls: Calls, clients: int, paid: Sequence[int] | None, lost: Sequence[int] | None
 ) -> tuple[list[int], list[int]]:
     """What each client got, and what it did not get."""
-    if paid is None and (np := vectors.numpy_for(len(calls.allowed))):
-        return vectors.counts_of(np, calls.who, calls.allowed, clients)
+    if paid is None or lost is None:
+        return measure.counts_of(calls.who, calls.allowed, clients)
     refused = calls.allowed.translate(measure.OTHERWISE)
     found = []
     for flags, costs in ((calls.allowed, paid), (refused, lost)):
         each = [0] * clients
-        for client, cost in zip(compress(calls.who, flags), costs or repeat(1), strict=False):
+        for client, cost in zip(compress(calls.who, flags), costs, strict=True):
             each[client] += cost
         found.append(each)
     return found[0], found[1]
@@ -386,19 +372,12 @@ def worst_turns(
     turns: Sequence[int], calls: Calls, shared: bool, clients: int, pairs: list[tuple[int, int]]
 ) -> list[int]:
     """The most turns of one key in any stretch of each period; a key's calls have theirs in the order they came."""
-    who = [0] * len(turns) if shared else calls.who
-    if calls.costs is None and (np := vectors.numpy_for(len(turns))):
-        found = [vectors.worst_of_keys(np, turns, who, calls.allowed, clients, period) for _, period in pairs]
-        if None not in found:
-            return [most for most in found if most is not None]
+    who, allowed = calls.who, calls.allowed
     if calls.costs is not None:
         turns = [at for at, cost in zip(turns, calls.costs, strict=True) for _ in range(cost)]
         who = [client for client, cost in zip(who, calls.costs, strict=True) for _ in range(cost)]
-        allowed = bytearray(flag for flag, cost in zip(calls.allowed, calls.costs, strict=True) for _ in range(cost))
-    else:
-        allowed = calls.allowed
-    histories = measure.histories_of(turns, who, allowed, clients)
-    return [max(measure.most_within(history, None, period) for history in histories) for _, period in pairs]
+        allowed = bytearray(flag for flag, cost in zip(allowed, calls.costs, strict=True) for _ in range(cost))
+    return [measure.worst_of_keys(turns, None if shared else who, allowed, clients, period) for _, period in pairs]
 
 
 def mean_state(limiter: Limiter, calls: Calls, keys: list[str]) -> float:

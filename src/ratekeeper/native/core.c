@@ -91,6 +91,17 @@ static PyMethodDef methods[] = {
     {"check_each", check_each, METH_VARARGS,
      "check_each(ways, subjects, times, refused)\n--\n\nDecide prepared plans, each for its subject and at its own "
      "instant: a byte for each that was admitted or not, and when it has its turn as a number of 64 bits."},
+    {"count_each", count_each, METH_VARARGS,
+     "count_each(who, allowed, keys)\n--\n\nHow many calls of each key were admitted, and how many refused."},
+    {"picked", picked, METH_VARARGS,
+     "picked(numbers, flags)\n--\n\nThe numbers that are flagged, the least first, 64 bits each."},
+    {"longest_wait", longest_wait, METH_VARARGS,
+     "longest_wait(times, turns)\n--\n\nThe longest way from a time to its turn."},
+    {"judge", judge, METH_VARARGS,
+     "judge(times, who, allowed, keys, count, period, end)\n--\n\nWhat an exact sliding log says: wrongly admitted, "
+     "wrongly refused, the most in any period, and the longest time that a key asked in vain."},
+    {"most_within", most_within, METH_VARARGS,
+     "most_within(times, length)\n--\n\nThe most that came within any stretch of that length; the times in order."},
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},

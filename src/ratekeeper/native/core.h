@@ -122,8 +122,13 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *refused_at(State *state, PyObject *evidence, u64 now);
 void free_spares(State *state);
 
-/* Many decisions at once. */
+/* Many decisions at once, and what became of them. */
 PyObject *check_each(PyObject *module, PyObject *args);
+PyObject *count_each(PyObject *module, PyObject *args);
+PyObject *picked(PyObject *module, PyObject *args);
+PyObject *judge(PyObject *module, PyObject *args);
+PyObject *longest_wait(PyObject *module, PyObject *args);
+PyObject *most_within(PyObject *module, PyObject *args);
 
 static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     DecisionObject *self;

@@ -1,11 +1,14 @@
 """The face of the C core; what it decides is written in algorithms/*.py and their .h twins."""
 
+from array import array
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from ratekeeper.keys import Key
 from ratekeeper.model import Decision as Decision
 from ratekeeper.model import Limit, Plan, Several, State
+
+Buffer: TypeAlias = array[int]
 
 CAN_SWAP: bool
 BUILD: str
@@ -69,6 +72,13 @@ def check_each(
     times: list[int],
     refused: list[tuple[int, tuple[Decision, ...]]] | None,
 ) -> tuple[bytes, bytes]: ...
+def count_each(who: Buffer, allowed: bytes, keys: int) -> tuple[list[int], list[int]]: ...
+def picked(numbers: Buffer, flags: bytes) -> bytes: ...
+def longest_wait(times: Buffer, turns: Buffer) -> int: ...
+def judge(
+    times: Buffer, who: Buffer | None, allowed: bytes, keys: int, count: int, period: int, end: int
+) -> tuple[int, int, int, int]: ...
+def most_within(times: Buffer, length: int) -> int: ...
 def decided(cls: type[Decision], evidence: tuple[Any, ...]) -> Decision: ...
 def learn(encode: object, whole_cost: object, to_micros: object, invalid: type[Exception], pure: type) -> None: ...
 def shape(limit: Limit | Several, shared: bool) -> str: ...
