@@ -81,6 +81,7 @@ class NativeStore(TableStore):
 
     def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
         self.max_keys = whole_max_keys(max_keys, "memory://")
+        self.seed = urandom(16)  # of all tables, so that a key of several is hashed once
         super().__init__(follow(self) if clock is None else clock)
 
     def table(self, space: str, limit: Limit | Several) -> Table:
@@ -91,7 +92,7 @@ class NativeStore(TableStore):
                 place = space, limit.layout, shape(limit, False)
                 shelf = self.shelves.get(place)
                 if shelf is None:
-                    shelf = self.shelves[place] = Shelf(limit, min(self.max_keys, MOST_KEYS), urandom(16))
+                    shelf = self.shelves[place] = Shelf(limit, min(self.max_keys, MOST_KEYS), self.seed)
                 table = self.put_table(space, limit, shelf)
         return table
 
