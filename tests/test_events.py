@@ -142,6 +142,8 @@ def test_metrics():
     assert value("ratekeeper_requests_total", endpoint="/**", result="allowed") == 50
     assert value("ratekeeper_decisions_total", rule="search", result="graced") == 1
     assert value("ratekeeper_decisions_total", rule="dark", result="shadow_refused") == 2
+    assert value("ratekeeper_decisions_total", rule="dark", result="allowed") == 1 + 50
+    assert value("ratekeeper_utilisation_ratio_count", rule="dark") == 3 + 50
     assert value("ratekeeper_decisions_total", rule="admin", result="forbidden") == 1
     assert value("ratekeeper_headroom_ratio", rule="per-ip") == 0.0
     assert value("ratekeeper_utilisation_ratio_count", rule="per-ip") == 54
@@ -200,4 +202,5 @@ def test_opentelemetry_metrics_and_span():
     assert found["ratelimit.requests", "/**", "allowed"] == 3
     assert found["ratelimit.decisions", "per-ip", "refused"] == 1
     assert found["ratelimit.decisions", "dark", "shadow_refused"] == 2
+    assert found["ratelimit.decisions", "allowed", "dark"] == 1
     assert HERE not in repr(found)

@@ -13,8 +13,10 @@ from os import urandom
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from ratekeeper.headers import Label
+    from ratekeeper.model import Decision
     from ratekeeper.plan import Selection
     from ratekeeper.program import Program
     from ratekeeper.verdict import PolicyVerdict
@@ -58,6 +60,7 @@ class Event:
     graced: tuple[str, ...]  # rules that would have refused, and had grace
     retry_after: float | None
     seconds: float  # how long the decision took
+    unenforced: tuple[Standing, ...] = ()  # what rules would have said that are not enforced: a standing for each
 
     @property
     def allowed(self) -> bool:
@@ -69,19 +72,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 
 def event_of(program: Program, selection: Selection, verdict: PolicyVerdict, nanos: int) -> Event:
     request = verdict.request
-    standings = tuple(
-        [
-            Standing(
-                label.rule.name,
-                label.algorithm,
-                decision.allowed,
-                decision.remaining,
-                label.capacity,
-                decision.reason.partition(":")[0],
-            )
-            for label, decision in verdict.shown
-        ]
-    )
+    standings = tuple([standing_of(label, decision, label.capacity) for label, decision in verdict.shown])
     endpoint = request.route
     if endpoint is None:
         patterns = [pattern.text for counter in selection.counters for pattern in counter.rule.patterns]
@@ -97,7 +88,23 @@ def event_of(program: Program, selection: Selection, verdict: PolicyVerdict, nan
         graced=verdict.notes.graced,
         retry_after=verdict.retry_after,
         seconds=nanos / 1e9,
+        unenforced=tuple(
+            [standing_of(entry.labels[0], decision, decision.limit) for entry, decision in verdict.notes.unenforced]
+        ),
     )
+
+
+def standing_of(label: Label, decision: Decision, capacity: int) -> Standing:
+    stood_in = decision.reason.partition(":")[0]
+    return Standing(label.rule.name, label.algorithm, decision.allowed, decision.remaining, capacity, stood_in)
+
+
+def results_of(event: Event) -> Iterator[tuple[Standing, str]]:
+    """What each rule said, in the words of the metrics: graced and shadow_refused passed."""
+    for one in event.standings:
+        yield one, "graced" if one.rule in event.graced else "allowed" if one.allowed else "refused"
+    for one in event.unenforced:
+        yield one, "allowed" if one.allowed else "shadow_refused"
 
 
 def anonymous(subject: str, secret: str | None) -> str:

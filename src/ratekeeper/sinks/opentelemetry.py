@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
 
+from ratekeeper.events import results_of
+
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
@@ -26,17 +28,13 @@ class OpenTelemetrySink:
     def __call__(self, event: Event) -> None:
         self.requests.add(1, {"http.route": event.endpoint, "ratelimit.result": event.result})
         self.seconds.record(event.seconds)
-        for one in event.standings:
-            graced = one.rule in event.graced
-            result = "graced" if graced else "allowed" if one.allowed else "refused"
+        for one, result in results_of(event):
             self.decisions.add(1, {"ratelimit.policy": one.rule, "ratelimit.result": result})
             if one.stood_in:
                 self.stand_ins.add(1, {"ratelimit.policy": one.rule, "ratelimit.by": one.stood_in})
             self.utilisation.record(1 - one.headroom, {"ratelimit.policy": one.rule})
         if event.rule and event.result in ("blocked", "forbidden", "unavailable"):
             self.decisions.add(1, {"ratelimit.policy": event.rule, "ratelimit.result": event.result})
-        for rule in event.shadow:
-            self.decisions.add(1, {"ratelimit.policy": rule, "ratelimit.result": "shadow_refused"})
         span = trace.get_current_span()
         if span.is_recording():
             span.set_attribute("ratelimit.result", event.result)

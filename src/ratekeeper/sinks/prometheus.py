@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from ratekeeper.events import Sources
+from ratekeeper.events import Sources, results_of
 
 if TYPE_CHECKING:
     from ratekeeper.events import Event
@@ -66,9 +66,8 @@ class PrometheusSink:
             self.began_at, self.least, self.sources = monotonic(), {}, Sources()
         self.requests.labels(event.endpoint, event.result).inc()
         self.seconds.observe(event.seconds)
-        for one in event.standings:
-            graced = one.rule in event.graced
-            self.decisions.labels(one.rule, "graced" if graced else "allowed" if one.allowed else "refused").inc()
+        for one, result in results_of(event):
+            self.decisions.labels(one.rule, result).inc()
             if one.stood_in:
                 self.stand_ins.labels(one.rule, one.stood_in).inc()
             self.utilisation.labels(one.rule).observe(1 - one.headroom)
@@ -77,7 +76,5 @@ class PrometheusSink:
                 self.headroom.labels(one.rule).set(one.headroom)
         if event.rule and event.result in ("blocked", "forbidden", "unavailable"):
             self.decisions.labels(event.rule, event.result).inc()
-        for rule in event.shadow:
-            self.decisions.labels(rule, "shadow_refused").inc()
         self.sources.add(event.client)
         self.top.set(self.sources.top()[1] if self.sources.total >= 20 else 0.0)
