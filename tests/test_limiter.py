@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import functools
 import pickle
 import threading
 
@@ -410,6 +411,32 @@ def test_decorators_refuse_what_cannot_work_when_they_are_applied():
         limiter.limit(cost=0)(test_decorators)
     with pytest.raises(InvalidInput, match="AsyncLimiter must be awaited"):
         AsyncLimiter("2/minute").limit(key="x")(test_decorators)
+
+
+def test_what_cannot_be_decorated_is_told():
+    with pytest.raises(InvalidInput, match=r"limit: expected a key, as functools.partial.* has no name to count under"):
+        Limiter("2/minute").limit(functools.partial(int, "5"))
+    assert Limiter("2/minute").limit(key="k")(functools.partial(int, "5"))() == 5
+
+    def lines():
+        yield 1
+
+    async def alines():
+        yield 1
+
+    for generator in (lines, alines):  # the lease would be given back before the first line
+        with pytest.raises(InvalidInput, match=r"lines: expected a function whose call ends .* '2 concurrent' is held"):
+            Limiter("2 concurrent").limit(key="k")(generator)
+    assert list(Limiter("2/minute").limit(key="k")(lines)()) == [1]
+
+
+@pytest.mark.parametrize("priority", ["high", 1.5, None, True])
+def test_a_priority_is_a_whole_number(priority):
+    for limiter in (Limiter("2/minute"), AsyncLimiter("2/minute")):
+        with pytest.raises(InvalidInput, match="priority: expected a whole number, got "):
+            limiter.reserve("k", priority=priority)
+    with pytest.raises(InvalidInput, match="priority: expected a whole number, got "):
+        Limiter("2/minute").acquire("k", priority=priority)
 
 
 def test_a_closed_limiter_says_so():

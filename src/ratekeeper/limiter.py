@@ -217,6 +217,7 @@ class Limiter(Front):
         A higher ``priority`` goes before a lower one, except before whoever is already first in line.
         """
         waits = patience(timeout)
+        whole_priority(priority)
         if (decision := self.taken_at_once(key, cost)) is not None:
             return decision
         flow = acquire(self.lines, self.plan(key, cost), waits, self.clock, priority)
@@ -231,6 +232,7 @@ class Limiter(Front):
         from ratekeeper.reservation import Reservation  # here, so that importing us does not import it
 
         plan = self.plan(key, cost)
+        whole_priority(priority)
         if timeout is None:
             return Reservation(self, plan, self.ask("check", plan))
         return Reservation(self, plan, self.acquire(key, cost, timeout, priority))
@@ -320,6 +322,7 @@ class AsyncLimiter(Front):
         A higher ``priority`` goes before a lower one, except before whoever is already first in line.
         """
         waits = patience(timeout)
+        whole_priority(priority)
         if (decision := self.taken_at_once(key, cost)) is not None:
             return decision
         flow = acquire(self.lines, self.plan(key, cost), waits, self.clock, priority)
@@ -333,6 +336,7 @@ class AsyncLimiter(Front):
         """
         from ratekeeper.reservation import AsyncReservation
 
+        whole_priority(priority)
         return AsyncReservation(self, self.plan(key, cost), patience(timeout), priority)
 
     async def refund(self, key: Key, cost: int = 1) -> Decision:
@@ -386,29 +390,40 @@ def patience(timeout: Seconds | None) -> int | None:
     return micros
 
 
+def whole_priority(priority: object) -> None:
+    if priority.__class__ is not int:
+        raise InvalidInput(f"priority: expected a whole number, got {shown(priority)}.")
+
+
 def decorated(limiter: Front, function: F, key: object, cost: object, timeout: Seconds | None) -> F:
     """``function``, asking ``limiter`` before each call."""
     from functools import wraps  # slow to import, and only decorators need them
-    from inspect import iscoroutinefunction
+    from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 
     if not callable(function):
         raise InvalidInput(
             f"limit: expected a function to decorate, got {shown(function)}. Write @limiter.limit(key=...)."
         )
     patience(timeout)
-    named = f"{function.__module__}.{function.__qualname__}" if key is None else key
+    title = getattr(function, "__qualname__", None)
+    if key is None and title is None:
+        raise InvalidInput(f"limit: expected a key, as {shown(function)} has no name to count under. Give key=...")
+    named = f"{function.__module__}.{title}" if key is None else key
     if not callable(named):
         encode(named)  # type: ignore[arg-type]
     if not callable(cost):
         whole_cost(cost)
     is_async = iscoroutinefunction(function)
     if limiter.asynchronous and not is_async:
-        raise InvalidInput(
-            f"{function.__qualname__}: expected an async function, as AsyncLimiter must be awaited. Use Limiter."
-        )
+        raise InvalidInput(f"{title}: expected an async function, as AsyncLimiter must be awaited. Use Limiter.")
     if is_async and not limiter.asynchronous and limiter.store.blocking:
-        raise InvalidInput(f"{function.__qualname__}: expected AsyncLimiter, as this store would block the event loop.")
+        raise InvalidInput(f"{title}: expected AsyncLimiter, as this store would block the event loop.")
     holds = limiter.limits.is_leased  # then for as long as the call lasts
+    if holds and (isgeneratorfunction(function) or isasyncgenfunction(function)):
+        raise InvalidInput(
+            f"{title}: expected a function whose call ends when its work does, as '{limiter.limits}' is held "
+            "meanwhile, got a generator. Use reserve() inside it."
+        )
     ask: Callable[..., Any] = limiter.check if timeout is None else limiter.acquire  # type: ignore[attr-defined]
     if holds:
         ask = limiter.reserve  # type: ignore[attr-defined]
