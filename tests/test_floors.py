@@ -16,7 +16,7 @@ FLOORS = [
     {"stores"},
     {"flow"},
     {"drive", "heartbeat"},
-    {"reservation"},
+    {"reservation", "decorator"},
     {"limiter"},
     {"request"},
     {"address", "tokens"},

@@ -32,6 +32,11 @@ def test_a_paced_client_is_made_of_what_it_needs(kind, options, message):
     [
         (lambda: pace(5), NO_LIMIT),
         (lambda: pace("5/second", store=5), NO_STORE),
+        (
+            lambda: pace("2 concurrent"),
+            "pace: expected a rate, got '2 concurrent', which is held and given back. "
+            "Use Limiter.limit or Limiter.reserve.",
+        ),
         (lambda: Budget(tokens="5/second", store=5), NO_STORE),
         (lambda: Adaptive(store=5), NO_STORE),
         (lambda: throttle_bytes([b"a"], 5), "rate 5: expected bytes and a time, such as '1 MB/s', got 5."),

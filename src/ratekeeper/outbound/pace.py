@@ -16,6 +16,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ratekeeper.errors import InvalidInput
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.outbound.delivery import TooLate, patience_of
 from ratekeeper.outbound.route import paced_limit
@@ -54,6 +55,11 @@ class Pace:
     ) -> None:
         patience_of(max_wait)
         self.limit = paced_limit(limit)
+        if self.limit.is_leased:
+            raise InvalidInput(
+                f"pace: expected a rate, got '{self.limit}', which is held and given back. "
+                "Use Limiter.limit or Limiter.reserve."
+            )
         self.key = key
         self.name = name or f"pace {self.limit}"
         self.store = store
