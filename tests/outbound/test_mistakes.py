@@ -2,12 +2,13 @@
 
 import pytest
 
-from ratekeeper import InvalidInput
+from ratekeeper import InvalidInput, Limit
 from ratekeeper.outbound import Adaptive, Budget, pace, throttle_bytes
 from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport
 from ratekeeper.outbound.requests import PacedAdapter
 
 NO_STORE = "store: expected a URL such as 'redis://localhost:6379/0' or a store, got 5."
+NO_RATE = "expected a rate, got '2 concurrent', which is held and given back. Use Limiter.limit or Limiter.reserve."
 NO_LIMIT = "limits: expected a limit or a list of them, got 5."
 
 
@@ -32,11 +33,9 @@ def test_a_paced_client_is_made_of_what_it_needs(kind, options, message):
     [
         (lambda: pace(5), NO_LIMIT),
         (lambda: pace("5/second", store=5), NO_STORE),
-        (
-            lambda: pace("2 concurrent"),
-            "pace: expected a rate, got '2 concurrent', which is held and given back. "
-            "Use Limiter.limit or Limiter.reserve.",
-        ),
+        (lambda: pace("2 concurrent"), f"pace: {NO_RATE}"),
+        (lambda: Budget(calls="2 concurrent"), f"calls: {NO_RATE}"),
+        (lambda: throttle_bytes([b"a"], Limit("2 concurrent")), f"rate: {NO_RATE}"),
         (lambda: Budget(tokens="5/second", store=5), NO_STORE),
         (lambda: Adaptive(store=5), NO_STORE),
         (lambda: throttle_bytes([b"a"], 5), "rate 5: expected bytes and a time, such as '1 MB/s', got 5."),

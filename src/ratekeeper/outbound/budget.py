@@ -22,6 +22,7 @@ from ratekeeper.flow import Lines, acquire_plan, ask, give_back
 from ratekeeper.keys import encode
 from ratekeeper.model import Check, parse_limits, whole_cost
 from ratekeeper.outbound.delivery import TooLate, patience_of
+from ratekeeper.outbound.route import expect_rate
 from ratekeeper.stores import expect_store, open_store
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Purse:
         self.name = name
         self.key = key
         self.limits = {unit: parse_limits(limit) for unit, limit in limits.items()}
+        for unit, limit in self.limits.items():
+            expect_rate(unit, limit)
         self.parent = parent
         self.owned: Any = None
         self.store: Any

@@ -16,10 +16,9 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ratekeeper.errors import InvalidInput
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.outbound.route import paced_limit
+from ratekeeper.outbound.route import expect_rate, paced_limit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
@@ -55,11 +54,7 @@ class Pace:
     ) -> None:
         patience_of(max_wait)
         self.limit = paced_limit(limit)
-        if self.limit.is_leased:
-            raise InvalidInput(
-                f"pace: expected a rate, got '{self.limit}', which is held and given back. "
-                "Use Limiter.limit or Limiter.reserve."
-            )
+        expect_rate("pace", self.limit)
         self.key = key
         self.name = name or f"pace {self.limit}"
         self.store = store

@@ -60,6 +60,15 @@ def spread(text: str, ahead: int | None) -> str | Limit:
     return Limit.parse(f"{text} burst {places}", "leaky_bucket")
 
 
+def expect_rate(place: str, limit: Limit | Several) -> None:
+    """Refuse leases, where nobody would give them back."""
+    if limit.is_leased:
+        raise InvalidInput(
+            f"{place}: expected a rate, got '{limit}', which is held and given back. "
+            "Use Limiter.limit or Limiter.reserve."
+        )
+
+
 class Routes:
     """From a request's key, host and path to the checks of its plan."""
 

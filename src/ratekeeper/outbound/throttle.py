@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ratekeeper.errors import InvalidLimit, did_you_mean, shown
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.model import MOST, Limit
+from ratekeeper.outbound.route import expect_rate
 from ratekeeper.units import take_period
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def throttle_bytes(
     Streams that are given the same ``store``, ``name`` and ``key`` share the rate, also across processes.
     """
     limit = rate if isinstance(rate, Limit) else parse_byte_rate(rate)
+    expect_rate("rate", limit)
     title = name or f"bytes {limit}"
     if hasattr(chunks, "__aiter__"):
         return astream(chunks, AsyncLimiter(limit, store=store, name=title, clock=clock), key, limit.burst)
