@@ -99,10 +99,10 @@ static int act(Home home, const Limit *limits, int kind, const u64 *keys, const 
         return 1;
     }
     if (kind == 0 && shape->shared && shape->packed &&
-        check_shared(home.shelf, place_of(home.shelf, items[0].hash), limits, NULL, &now, costs[0], evidence))
+        check_shared(home.shelf, place_of(home.shelf, items[0].hash), limits, false, &now, costs[0], evidence))
         return 1;
     if (kind == 0 && shape->shared && !shape->packed && shape->parts == 1 &&
-        check_guarded(home.shelf, place_of(home.shelf, items[0].hash), limits, NULL, &now, costs[0], evidence))
+        check_guarded(home.shelf, (Place[]){place_of(home.shelf, items[0].hash)}, limits, false, &now, costs[0], evidence))
         return 1;
     if (kind != 1)
         count = 1;

@@ -35,6 +35,7 @@ typedef struct {
     bool known;        /* the child's key is there already */
     bool refund;       /* the child gives back, from the middle of what was taken */
     bool crowded;      /* one bucket's worth of slots, all taken: the child's key takes the place of another */
+    bool wide;         /* as a machine has it that cannot swap a slot, or as a larger count needs it */
 } Scenario;
 
 static Shelf *shelves[2];
@@ -55,10 +56,10 @@ static bool check(const Scenario *scenario, u64 hash, u64 cost, u64 now) {
     Evidence evidence[6];
     int error, count = fill(scenario, items, hash, cost);
     if (count == 1 && shelves[0]->shape->packed &&
-        check_shared(shelves[0], place_of(shelves[0], hash), scenario->limits[0], NULL, &now, cost, evidence))
+        check_shared(shelves[0], place_of(shelves[0], hash), scenario->limits[0], false, &now, cost, evidence))
         return evidence[0].allowed;
     if (count == 1 && !shelves[0]->shape->packed && shelves[0]->shape->parts == 1 &&
-        check_guarded(shelves[0], place_of(shelves[0], hash), scenario->limits[0], NULL, &now, cost, evidence))
+        check_guarded(shelves[0], (Place[]){place_of(shelves[0], hash)}, scenario->limits[0], false, &now, cost, evidence))
         return evidence[0].allowed;
     int regions = lock_all(items, count, order, &error);
     if (error)
@@ -91,7 +92,7 @@ static void act(const Scenario *scenario) {
 static void prepare(const Scenario *scenario) {
     u64 seed[2] = {1, 2};
     for (int index = 0; index < 2 && scenario->parts[index]; index++) {
-        Shape *shape = shape_of(scenario->limits[index], scenario->parts[index], true, CAN_SWAP);
+        Shape *shape = shape_of(scenario->limits[index], scenario->parts[index], true, CAN_SWAP && !scenario->wide);
         uint32_t buckets = scenario->crowded ? 1 : 4;
         bytes[index] = shared_bytes(shape, 1, buckets);
         memory[index] = mmap(NULL, bytes[index], PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -243,6 +244,8 @@ int main(int count, char **arguments) {
         {"packed-new", {1}, {{fixed}}, false},
         {"packed-crowded", {1}, {{sliding}}, false, false, true},
         {"wide", {1}, {{sliced}}, true},
+        {"wide-still", {1}, {{sliding}}, true, .wide = true}, /* only the newest counter changes */
+        {"wide-bucket", {1}, {{bucket}}, true, .wide = true},
         {"wide-new", {1}, {{sliced}}, false},
         {"wide-crowded", {1}, {{sliced}}, false, false, true},
         {"log", {1}, {{log}}, true},

@@ -359,6 +359,7 @@ def test_keys_of_any_length_and_letters_are_kept_apart():
     limiter = Limiter("1/hour", store=NativeStore())
     keys = [*("x" * size for size in range(1, 300)), *("é" * size for size in range(1, 300)), "x" * 10**7, "漢" * 10**6]
     keys += ["\0", "\0\0", "a\0", "a\0b", "\ud800", "\udfff", "\ud800\udfff", "\U0010ffff"]
+    keys += ["BA", "\u4142", "A\0\1\0", "A\1", "\U00010041"]  # the same in memory, but for the width of a letter
     keys += [b"\0", b"\0\0", b"\xff" * 10**6]
     keys += [(number,) for number in (0, -1, 2**64, -(2**64), 10**4000)]
     assert all(limiter.check(key) for key in keys)

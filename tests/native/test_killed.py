@@ -14,4 +14,4 @@ def test_a_process_killed_at_some_instructions_harms_nobody(tmp_path):
     if done.returncode == 77:
         pytest.skip("stepping is not allowed here")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == 13
+    assert len(done.stdout.splitlines()) == 15

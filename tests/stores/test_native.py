@@ -71,6 +71,26 @@ def test_a_key_means_the_same_to_check_and_to_a_plan():
     assert limiter.store.table(limiter.name, limiter.limits).shelf.keys == len(keys)
 
 
+AIMED = """
+from ratekeeper import Limiter, MemoryStore
+def region(text):  # of ten, if the interpreter's hash is taken
+    mixed = (hash(text) ^ len(text) * 0x9E3779B97F4A7C15) & 2**64 - 1
+    return (mixed >> 48) * 10 >> 16
+keys = [key for number in range(20_000) if region(key := f"key {number:05}") == 3]
+limiter = Limiter("1/day", store=MemoryStore(max_keys=2560))
+assert all([limiter.check(key) for key in keys]) and len(keys) > 1500
+print(sum(not limiter.check(key) for key in keys) == len(keys))
+"""
+
+
+@pytest.mark.parametrize(("seed", "kept"), [("0", True), ("1", True), ("random", False)])
+def test_keys_cannot_be_aimed_where_the_hash_of_the_interpreter_is_no_secret(seed, kept):
+    """Whoever knows it, as this script does, fills one region; where it is known in advance, it is not taken."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run([sys.executable, "-c", AIMED], capture_output=True, text=True, env=environment)
+    assert done.stdout == f"{kept}\n", done.stderr
+
+
 class Text(str):
     def __str__(self):
         return "somebody else"

@@ -20,8 +20,12 @@ void share_out(Batch *batch, void *memory) {
     u64 *next = (u64 *)(batch->evidence + parts);
     for (int index = 0; index < batch->count; index++) {
         TableObject *table = batch->tables[index];
+        Item *item = batch->items + index; /* the rest is set where the item is read */
         size_t words = words_of(table);
-        batch->items[index] = (Item){.shelf = table->shelf, .limits = table->terms->limits, .old = next, .new = next + words};
+        item->shelf = table->shelf;
+        item->limits = table->terms->limits;
+        item->old = next;
+        item->new = next + words;
         next += 2 * words;
     }
 }
@@ -118,18 +122,17 @@ void drop_batch(Batch *batch) {
     PyMem_Free(batch->memory);
 }
 
+/* What others have written so far; to be asked again after a clock that is called was read. */
 static u64 changes_of(const Batch *batch, int from, int until) {
     u64 sum = 0;
-    for (int index = from; index < until; index++)
-        if (batch->items[index].shelf && !batch->items[index].shelf->shape->shared)
-            sum += changes_in(batch->items[index].shelf);
+    for (int index = from; index < until; index++) {
+        Shelf *shelf = batch->items[index].shelf;
+        if (shelf && !shelf->shape->shared) {
+            shelf->watched = true;
+            sum += changes_in(shelf);
+        }
+    }
     return sum;
-}
-
-static void watch(StoreObject *self, const Batch *batch) {
-    for (int index = 0; self->nanos && index < batch->count; index++)
-        if (batch->items[index].shelf)
-            batch->items[index].shelf->watched = true;
 }
 
 int lock_items(Batch *batch, int from, int count) {
@@ -145,18 +148,18 @@ int lock_items(Batch *batch, int from, int count) {
 /* The clock is read after the states; one that is read by a call before: if somebody wrote meanwhile, it is too early. */
 int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
     int count = until - from;
-    watch(self, batch);
     for (int look = 1;; look++) {
-        u64 seen = changes_of(batch, from, until);
-        if (self->nanos && !read_nanos(self->state, self->nanos, now))
+        bool calls = self->nanos != NULL;
+        u64 seen = calls ? changes_of(batch, from, until) : 0;
+        if (calls && !read_nanos(self->state, self->nanos, now))
             return -1;
         int regions = lock_items(batch, from, count);
         if (regions < 0)
             return -1;
-        if (!self->nanos || seen == changes_of(batch, from, until) || look == MOST_LOOKS) {
+        if (!calls || seen == changes_of(batch, from, until) || look == MOST_LOOKS) {
             for (int index = 0; index < count; index++)
                 read_item(batch->items + from, index);
-            if (!self->nanos)
+            if (!calls)
                 *now = machine_clock();
             return regions;
         }

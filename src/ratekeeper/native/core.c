@@ -110,6 +110,7 @@ static PyMethodDef methods[] = {
 
 static int start(PyObject *module) {
     State *state = PyModule_GetState(module);
+    state->keyed = hashes_are_keyed();
     state->tuple_new = PyType_GetSlot(&PyTuple_Type, Py_tp_new);
     struct { PyTypeObject **place; PyType_Spec *spec; const char *name; } types[] = {
         {&state->terms_type, &terms_spec, NULL},       {&state->decision_type, &decision_spec, "Decision"},

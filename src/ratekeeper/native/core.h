@@ -9,8 +9,6 @@
 #define RATEKEEPER_LOCKED 1
 #endif
 
-#include <time.h>
-
 #include "hot.h"
 
 #define SPARE_DECISIONS 64
@@ -31,6 +29,7 @@ typedef struct {
     newfunc tuple_new;
     DecisionObject *spare[SPARE_DECISIONS];
     int spares;
+    bool keyed; /* the interpreter's hashes: see hashes_are_keyed */
 } State;
 
 /* A limit, or several, in numbers. */
@@ -103,17 +102,32 @@ static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_
 
 TermsObject *terms_from(State *state, PyObject *limit);
 PyObject *state_to_python(const Item *item);
-bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash);
+bool hashes_are_keyed(void);
+bool hash_text(const Shelf *shelf, PyObject *key, u64 *hash);
+bool hash_other(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash);
 bool cost_from(State *state, PyObject *cost, u64 *number);
 bool read_nanos(State *state, PyObject *nanos, u64 *now);
 bool set_nanos(PyObject **place, PyObject *nanos);
 PyObject *store_prepare(StoreObject *store, PyObject *rows);
 
-/* Microseconds of the machine's monotonic clock. */
-static inline u64 machine_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
+#define LONGEST_KEY 256 /* keys.LONGEST */
+
+/* `encoded`: a key that keys.encode has made already, as the checks of a plan have.
+ *
+ * A private table takes the hash of a text from the interpreter, which keeps it with the text: mostly it is there.  It
+ * is one of raw letters, which may be one byte wide or more, so the same for texts of different length.
+ */
+static inline bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash) {
+    if (PyUnicode_CheckExact(key)) {
+        Py_ssize_t letters = PyUnicode_GetLength(key);
+        if (letters && (letters <= LONGEST_KEY || encoded)) {
+            if (!shelf->trusts_hash)
+                return hash_text(shelf, key, hash);
+            *hash = (u64)PyObject_Hash(key) ^ (u64)letters * 0x9E3779B97F4A7C15ULL;
+            return true;
+        }
+    }
+    return hash_other(state, shelf, key, encoded, hash);
 }
 
 /* Answers. */
@@ -134,8 +148,8 @@ static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     DecisionObject *self;
 #ifndef Py_GIL_DISABLED
     if (state->spares) {
-        self = state->spare[--state->spares];
-        PyObject_Init((PyObject *)self, state->decision_type);
+        self = state->spare[--state->spares]; /* with its type, and a reference to that */
+        Py_SET_REFCNT((PyObject *)self, 1);
     } else
 #endif
         self = PyObject_New(DecisionObject, state->decision_type);

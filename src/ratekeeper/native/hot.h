@@ -2,7 +2,16 @@
 #ifndef RATEKEEPER_HOT_H
 #define RATEKEEPER_HOT_H
 
+#include <time.h>
+
 #include "plan.h"
+
+/* Microseconds of the machine's monotonic clock. */
+static inline u64 machine_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
+}
 
 /* Decide on a packed state; `evidence` gets the state unpacked. */
 static inline bool decide_packed(const Shape *shape, const Limit *limit, u128 *state, u64 now, u64 cost,
@@ -84,14 +93,7 @@ static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64
     else
         memset(fresh, 0, shape->words * sizeof(u64));
     evidence->allowed = sliding_window_decide(record, now, limit, cost);
-    evidence->told = limit->slices > 1;
-    if (!evidence->told) {
-        memcpy(evidence->word, record, 3 * sizeof(u64));
-    } else {
-        evidence->word[0] = sliding_window_remaining(record, now, limit);
-        evidence->word[1] = evidence->allowed ? 0 : (u64)sliding_window_retry_after(record, now, limit, cost);
-        evidence->word[2] = sliding_window_reset_after(record, now, limit);
-    }
+    witness_window(record, now, limit, cost, evidence);
     if (slot < 0 && evidence->allowed) {
         slot = make_room(shelf, place, now, limit);
         if (slot < 0)
@@ -123,14 +125,12 @@ static inline bool check_private(Shelf *shelf, Place place, const Limit *limit, 
     return true;
 }
 
-typedef u64 Instant(void);
-
 /* A known key of a shared table, without its guard.  False: not known, or busy; go the long way.
  *
  * The clock is read after the state, so no decision sees a state from its own future.  A refusal swaps the slot with
  * itself: that proves that what was read was not torn.
  */
-static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, Instant *clock, u64 *now, u64 cost,
+static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
                                 Evidence *evidence) {
     evidence->told = false;
     for (;;) {
@@ -140,8 +140,8 @@ static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, I
         Slot seen = read_slot(slot);
         if (print_in(seen) != place.print || is_busy(seen))
             return false;
-        if (clock)
-            *now = clock();
+        if (by_machine)
+            *now = machine_clock();
         u128 state = state_in(seen);
         decide_packed(shelf->shape, limit, &state, *now, cost, evidence);
         if (swap_slot(slot, seen, slot_with(place.print, state)))
@@ -149,19 +149,28 @@ static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, I
     }
 }
 
+/* What a machine that cannot swap a slot keeps in wide ones too. */
+static __attribute__((noinline)) void decide_guarded(Shelf *shelf, const Place *place, size_t slot, const Limit *limit,
+                                                     u64 now, u64 cost, u64 *words, Evidence *evidence) {
+    const Shape *shape = shelf->shape;
+    Item item = {.shelf = shelf, .limits = limit, .cost = cost, .place = *place, .slot = (i64)slot};
+    bool allowed = decide_part(&item, shape->part, limit, words, now);
+    put_shared(shape, place->region, slot, place->print, words);
+    bear_witness(&item, 0, words, now, cost, 0, allowed, evidence);
+}
+
 /* A known key of a shared table with wide slots and one limit, under its guard.  False: go the long way. */
-static inline bool check_guarded(Shelf *shelf, Place place, const Limit *limit, Instant *clock, u64 *now, u64 cost,
+static inline bool check_guarded(Shelf *shelf, const Place *place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
                                  Evidence *evidence) {
     const Shape *shape = shelf->shape;
-    u64 words[2 + MOST_SLICES];
-    Item item = {.shelf = shelf, .limits = limit, .cost = cost, .place = place, .new = words};
-    if (lock_guard(shape, place.region))
+    Region *region = place->region;
+    if (lock_guard(shape, region))
         return false;
-    item.slot = find(shape, place);
-    if (item.slot >= 0) {
-        u64 *record = record_at(shape, place.region, (size_t)item.slot);
-        if (clock)
-            *now = clock();
+    i64 slot = find(shape, *place);
+    if (slot >= 0) {
+        u64 words[2 + MOST_SLICES], *record = record_at(shape, region, (size_t)slot);
+        if (by_machine)
+            *now = machine_clock();
         if (shape->part->ring) {
             Log log = log_view(shape->part, record);
             u64 length = log_length(&log), gone = bisect_right(&log, (i64)*now - (i64)limit->micros);
@@ -176,16 +185,18 @@ static inline bool check_guarded(Shelf *shelf, Place place, const Limit *limit, 
                 evidence->word[1] = (u64)sliding_log_wait(&log, *now, limit, cost, used, 0);
                 evidence->word[2] = used ? *log_at(&log, length - 1) + limit->micros - *now : 0;
             }
+        } else if (limit->algorithm == SLIDING_WINDOW) {
+            copy_words(words, record, shape->words);
+            evidence->allowed = sliding_window_decide(words, *now, limit, cost);
+            put_shared(shape, region, (size_t)slot, place->print, words);
+            witness_window(words, *now, limit, cost, evidence);
         } else {
-            memcpy(words, record, shape->words * sizeof(u64));
-            bool allowed = decide_part(&item, shape->part, limit, words, *now);
-            if (memcmp(words, record, shape->words * sizeof(u64)))
-                put_shared(shape, place.region, (size_t)item.slot, place.print, words);
-            bear_witness(&item, 0, words, *now, cost, 0, allowed, evidence);
+            copy_words(words, record, shape->words);
+            decide_guarded(shelf, place, (size_t)slot, limit, *now, cost, words, evidence);
         }
     }
-    unlock_guard(place.region);
-    return item.slot >= 0;
+    unlock_guard(region);
+    return slot >= 0;
 }
 
 #endif

@@ -42,6 +42,15 @@ static inline bool comes_before(const Item *a, const Item *b) {
     return (uintptr_t)a->place.region < (uintptr_t)b->place.region;
 }
 
+/* The interpreter's lock is enough for what is private. */
+static inline bool is_locked(const Region *region) {
+#ifdef RATEKEEPER_LOCKED
+    return (void)region, true;
+#else
+    return region->guard;
+#endif
+}
+
 /* `order` is a scratch row of as many pointers as there are items; returns how many regions were taken. */
 static inline int lock_all(Item *items, int count, Item **order, int *error) {
     int regions = 0;
@@ -51,6 +60,8 @@ static inline int lock_all(Item *items, int count, Item **order, int *error) {
         if (!item->shelf)
             continue;
         item->place.region = region_of(item->shelf, item->hash);
+        if (!is_locked(item->place.region))
+            continue;
         int at = regions;
         bool known = false;
         for (int other = 0; other < regions && !known; other++)
@@ -149,10 +160,10 @@ static inline void decide_item(Item *items, int index, u64 now) {
     const Shape *shape = shape_in(item);
     if (item->twin >= 0) {
         Item *twin = items + item->twin;
-        memcpy(item->old, twin->new, shape->words * sizeof(u64));
+        copy_words(item->old, twin->new, shape->words);
         item->pending = twin->pending + (twin->allowed ? twin->cost : 0);
     }
-    memcpy(item->new, item->old, shape->words * sizeof(u64));
+    copy_words(item->new, item->old, shape->words);
     item->fits = 0;
     for (uint32_t each = 0; each < shape->parts; each++) {
         const Part *part = shape->part + each;
@@ -165,8 +176,20 @@ static inline void decide_item(Item *items, int index, u64 now) {
         for (uint32_t each = 0; each < shape->parts; each++) {
             const Part *part = shape->part + each;
             if (item->fits >> each & 1 && !part->ring)
-                memcpy(item->new + part->offset, item->old + part->offset, part->words * sizeof(u64));
+                copy_words(item->new + part->offset, item->old + part->offset, part->words);
         }
+}
+
+/* The counters of more slices than one are too many to be kept: the answers are. */
+static inline void witness_window(const u64 *words, u64 now, const Limit *limit, u64 cost, Evidence *evidence) {
+    evidence->told = limit->slices > 1;
+    if (!evidence->told) {
+        copy_words(evidence->word, words, 3);
+        return;
+    }
+    evidence->word[0] = sliding_window_remaining(words, now, limit);
+    evidence->word[1] = evidence->allowed ? 0 : (u64)sliding_window_retry_after(words, now, limit, cost);
+    evidence->word[2] = sliding_window_reset_after(words, now, limit);
 }
 
 static inline void bear_witness(const Item *item, uint32_t each, u64 *record, u64 now, u64 cost, u64 pending,
@@ -181,13 +204,10 @@ static inline void bear_witness(const Item *item, uint32_t each, u64 *record, u6
         evidence->word[0] = sliding_log_remaining(&log, now, limit, pending);
         evidence->word[1] = (u64)(allowed ? 0 : sliding_log_retry_after(&log, now, limit, cost, pending));
         evidence->word[2] = sliding_log_reset_after(&log, now, limit, pending);
-    } else if (part->algorithm == SLIDING_WINDOW && limit->slices > 1) {
-        evidence->told = true;
-        evidence->word[0] = sliding_window_remaining(words, now, limit);
-        evidence->word[1] = (u64)(allowed ? 0 : sliding_window_retry_after(words, now, limit, cost));
-        evidence->word[2] = sliding_window_reset_after(words, now, limit);
+    } else if (part->algorithm == SLIDING_WINDOW) {
+        witness_window(words, now, limit, cost, evidence);
     } else {
-        memcpy(evidence->word, words, part->words * sizeof(u64));
+        copy_words(evidence->word, words, part->words);
     }
 }
 
@@ -350,7 +370,7 @@ static inline bool change_item(Item *item, enum change change, u64 now, i64 at, 
     const Shape *shape = shape_in(item);
     bool done = true;
     u64 taken = 0;
-    memcpy(item->new, item->old, shape->words * sizeof(u64));
+    copy_words(item->new, item->old, shape->words);
     if (change == TAKE) {
         u64 there = item->cost;
         for (uint32_t each = 0; each < shape->parts; each++) {

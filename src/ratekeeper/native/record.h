@@ -94,6 +94,19 @@ static inline Shape *shape_of(const Limit *limits, uint32_t parts, bool shared, 
     return shape;
 }
 
+/* Nearly all records are of two words or three: a call to copy them would take longer than they do. */
+static inline void copy_words(u64 *to, const u64 *from, uint32_t count) {
+    if (count == 2 || count == 3) {
+        u64 first = from[0], second = from[1];
+        if (count == 3)
+            to[2] = from[2];
+        to[0] = first;
+        to[1] = second;
+    } else {
+        memcpy(to, from, count * sizeof(u64));
+    }
+}
+
 static inline u128 joined(const u64 words[2]) { return (u128)words[1] << 64 | words[0]; }
 
 static inline void split(u128 state, u64 words[2]) {

@@ -66,9 +66,9 @@ static inline void copy_plain(const Shape *shape, u64 *to, const u64 *record, bo
         if (part->ring)
             continue;
         if (back)
-            memcpy((u64 *)record + part->offset, to, part->words * sizeof(u64));
+            copy_words((u64 *)record + part->offset, to, part->words);
         else
-            memcpy(to, record + part->offset, part->words * sizeof(u64));
+            copy_words(to, record + part->offset, part->words);
         to += part->words;
     }
 }
@@ -122,6 +122,20 @@ static inline void put_shared(const Shape *shape, Region *region, size_t slot, u
     }
     Guard *guard = region->guard;
     u64 *record = record_at(shape, region, slot);
+    uint32_t changed = 0, word = 0;
+    for (uint32_t index = 0; index < shape->parts; index++) {
+        const Part *part = shape->part + index;
+        for (uint32_t at = part->offset; !part->ring && at < part->offset + part->words; at++)
+            if (words[at] != record[at]) {
+                changed++;
+                word = at;
+            }
+    }
+    if (changed <= 1) { /* written at once, whenever its writer dies */
+        if (changed)
+            __atomic_store_n(record + word, words[word], __ATOMIC_RELAXED);
+        return;
+    }
     copy_plain(shape, guard->before, record, false);
     guard->slot = slot;
     in_order();
@@ -130,7 +144,7 @@ static inline void put_shared(const Shape *shape, Region *region, size_t slot, u
     for (uint32_t index = 0; index < shape->parts; index++) {
         const Part *part = shape->part + index;
         if (!part->ring)
-            memcpy(record + part->offset, words + part->offset, part->words * sizeof(u64));
+            copy_words(record + part->offset, words + part->offset, part->words);
     }
     in_order();
     guard->noted = 0;
@@ -158,7 +172,7 @@ static inline size_t enter_shared(const Shape *shape, Place place, const u64 *wo
             if (part->ring)
                 record[part->offset] = 0;
             else
-                memcpy(record + part->offset, words + part->offset, part->words * sizeof(u64));
+                copy_words(record + part->offset, words + part->offset, part->words);
         }
         in_order();
         return slot; /* the caller writes the mark once the logs are filled */

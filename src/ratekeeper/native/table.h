@@ -49,6 +49,7 @@ typedef struct {
     u64 identity;       /* of a shared table, the same in all processes: the order in which guards are taken */
     uint32_t regions;
     uint32_t most_buckets;
+    bool trusts_hash;   /* texts are hashed by the interpreter */
     bool watched;       /* some table reads its clock by a call, which may let others in: */
     u64 changes;        /* then writes are counted, and whoever comes back sees that something happened */
     Region *region;
@@ -212,7 +213,7 @@ static inline void read_record(const Shape *shape, const Region *region, size_t 
     const u64 *record = record_at(shape, region, slot);
     for (uint32_t index = 0; index < shape->parts; index++) { /* a ring is read where it lies */
         const Part *part = shape->part + index;
-        memcpy(words + part->offset, record + part->offset, (part->ring ? 1 : part->words) * sizeof(u64));
+        copy_words(words + part->offset, record + part->offset, part->ring ? 1 : part->words);
     }
 }
 
@@ -276,7 +277,7 @@ static inline void move_slot(const Shape *shape, Region *from, size_t slot, Regi
         slots_of(to)[target] = slots_of(from)[slot];
     } else {
         marks_of(to)[target] = marks_of(from)[slot];
-        memcpy(record_at(shape, to, target), record_at(shape, from, slot), shape->words * sizeof(u64));
+        copy_words(record_at(shape, to, target), record_at(shape, from, slot), shape->words);
     }
 }
 
@@ -367,7 +368,7 @@ static inline void write_record(const Shape *shape, Region *region, size_t slot,
         slots_of(region)[slot] = slot_with(print, pack(shape, words));
     } else {
         marks_of(region)[slot] = print;
-        memcpy(record_at(shape, region, slot), words, shape->words * sizeof(u64));
+        copy_words(record_at(shape, region, slot), words, shape->words);
     }
 }
 

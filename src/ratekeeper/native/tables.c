@@ -57,6 +57,8 @@ static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         goto failed;
     if (!shared) {
         self->shelf = private_shelf(shape, max_keys, words);
+        if (self->shelf)
+            self->shelf->trusts_hash = state->keyed;
     } else {
         if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0) {
             free(shape);
@@ -343,18 +345,24 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
     if (!decision)
         return NULL;
     if (!shape->shared) {
-#ifndef RATEKEEPER_LOCKED
-        fetch_early(shape, place_of(shelf, hash)); /* memory answers while the clock is read */
-#endif
         Region *region = region_of(shelf, hash);
+        Place place;
         if (__builtin_expect(self->nanos == NULL, 1)) {
             hold(&region->lock);
+            place = place_of(shelf, hash);
+            fetch_early(shape, place); /* memory answers while the clock is read */
             now = machine_clock();
-        } else if (!hold_after_clock(self, region, &now)) {
-            Py_DECREF(decision);
-            return NULL;
+        } else {
+#ifndef RATEKEEPER_LOCKED
+            fetch_early(shape, place_of(shelf, hash));
+#endif
+            if (!hold_after_clock(self, region, &now)) {
+                Py_DECREF(decision);
+                return NULL;
+            }
+            place = place_of(shelf, hash); /* others may have let the region grow */
         }
-        bool kept = check_private(shelf, place_of(shelf, hash), self->terms->limits, now, cost, &decision->evidence);
+        bool kept = check_private(shelf, place, self->terms->limits, now, cost, &decision->evidence);
         let_go(&region->lock);
         if (!kept) {
             Py_DECREF(decision);
@@ -365,12 +373,12 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
             Py_DECREF(decision);
             return NULL;
         }
-        Instant *clock = self->nanos ? NULL : machine_clock;
+        bool by_machine = !self->nanos;
         Place place = place_of(shelf, hash);
         const Limit *limit = self->terms->limits;
         Evidence *evidence = &decision->evidence;
-        if (shape->packed ? !check_shared(shelf, place, limit, clock, &now, cost, evidence)
-                          : !check_guarded(shelf, place, limit, clock, &now, cost, evidence)) {
+        if (shape->packed ? !check_shared(shelf, place, limit, by_machine, &now, cost, evidence)
+                          : !check_guarded(shelf, &place, limit, by_machine, &now, cost, evidence)) {
             Py_DECREF(decision);
             return check_one(self, hash, cost, false);
         }

@@ -3,7 +3,6 @@
 #include "siphash.h"
 
 #define TEXT 0x74657874 /* domains of the hash */
-#define LONGEST_KEY 256 /* keys.LONGEST */
 
 static bool number_in(PyObject *limit, const char *name, u64 *number) {
     PyObject *value = PyObject_GetAttrString(limit, name);
@@ -111,30 +110,43 @@ static PyType_Slot terms_slots[] = {
 PyType_Spec terms_spec = {"ratekeeper.native.core.Terms", sizeof(TermsObject), 0,
                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, terms_slots};
 
-/* `encoded`: a key that keys.encode has made already, as the checks of a plan have. */
-bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash) {
-    const char *text;
+/* Whether the interpreter hashes text as we would: by SipHash, all 64 bits, with a key that nobody outside knows. */
+bool hashes_are_keyed(void) {
+    const char *seed = getenv("PYTHONHASHSEED");
+    PyObject *facts = PySys_GetObject("hash_info"), *flags = PySys_GetObject("flags");
+    PyObject *name = facts ? PyObject_GetAttrString(facts, "algorithm") : NULL;
+    PyObject *cutoff = name ? PyObject_GetAttrString(facts, "cutoff") : NULL;
+    PyObject *random = cutoff && flags ? PyObject_GetAttrString(flags, "hash_randomization") : NULL;
+    bool keyed = sizeof(Py_hash_t) == sizeof(u64) && (!seed || !*seed || !strcmp(seed, "random")) && random &&
+                 PyObject_IsTrue(random) == 1 && PyObject_Not(cutoff) == 1 &&
+                 (!PyUnicode_CompareWithASCIIString(name, "siphash13") ||
+                  !PyUnicode_CompareWithASCIIString(name, "siphash24"));
+    Py_XDECREF(name);
+    Py_XDECREF(cutoff);
+    Py_XDECREF(random);
+    PyErr_Clear();
+    return keyed;
+}
+
+bool hash_text(const Shelf *shelf, PyObject *key, u64 *hash) {
     Py_ssize_t size;
-    PyObject *made = NULL;
-    if (PyUnicode_CheckExact(key)) {
-        text = PyUnicode_AsUTF8AndSize(key, &size);
-        if (__builtin_expect(text && size && size <= LONGEST_KEY, 1)) { /* no more letters than bytes */
-            *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
-            return true;
-        }
-        if (!text)
-            PyErr_Clear(); /* lone surrogates: as keys.wire writes them */
-        Py_ssize_t letters = PyUnicode_GetLength(key);
-        if (letters && (encoded || letters <= LONGEST_KEY)) {
-            made = PyUnicode_AsEncodedString(key, "utf-8", "surrogatepass");
-            if (!made)
-                return false;
-            PyBytes_AsStringAndSize(made, (char **)&text, &size);
-            *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
-            Py_DECREF(made);
-            return true;
-        }
+    const char *text = PyUnicode_AsUTF8AndSize(key, &size);
+    if (text) {
+        *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
+        return true;
     }
+    PyErr_Clear(); /* lone surrogates: as keys.wire writes them */
+    PyObject *made = PyUnicode_AsEncodedString(key, "utf-8", "surrogatepass");
+    if (!made)
+        return false;
+    PyBytes_AsStringAndSize(made, (char **)&text, &size);
+    *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
+    Py_DECREF(made);
+    return true;
+}
+
+bool hash_other(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash) {
+    PyObject *made = NULL;
     if (!encoded || !PyBytes_CheckExact(key)) {
         if (encoded && !PyUnicode_CheckExact(key)) {
             PyErr_Format(PyExc_TypeError, "Check.key: expected what keys.encode returns, got %R", (PyObject *)Py_TYPE(key));
@@ -150,8 +162,10 @@ bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64
         }
         key = made;
     }
-    PyBytes_AsStringAndSize(key, (char **)&text, &size);
-    *hash = siphash(shelf->seed, 0, text, (size_t)size);
+    char *bytes;
+    Py_ssize_t size;
+    PyBytes_AsStringAndSize(key, &bytes, &size);
+    *hash = siphash(shelf->seed, 0, bytes, (size_t)size);
     Py_XDECREF(made);
     return true;
 }
