@@ -148,8 +148,9 @@ static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     DecisionObject *self;
 #ifndef Py_GIL_DISABLED
     if (state->spares) {
-        self = state->spare[--state->spares]; /* with its type, and a reference to that */
+        self = state->spare[--state->spares]; /* its type stands there still */
         Py_SET_REFCNT((PyObject *)self, 1);
+        Py_INCREF((PyObject *)state->decision_type);
     } else
 #endif
         self = PyObject_New(DecisionObject, state->decision_type);

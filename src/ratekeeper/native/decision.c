@@ -135,13 +135,8 @@ static PyObject *decision_new(PyTypeObject *type, PyObject *args, PyObject *keyw
     return (PyObject *)self;
 }
 
-static void drop_decision(DecisionObject *self) {
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
-    PyObject_Free(self);
-    Py_DECREF(type);
-}
-
 static void decision_free(DecisionObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
     TermsObject *terms = self->terms;
     Py_XDECREF(self->other);
 #ifndef Py_GIL_DISABLED
@@ -150,13 +145,14 @@ static void decision_free(DecisionObject *self) {
         state->spare[state->spares++] = self;
     } else
 #endif
-        drop_decision(self);
+        PyObject_Free(self);
     Py_XDECREF((PyObject *)terms);
+    Py_DECREF(type);
 }
 
 void free_spares(State *state) {
     while (state->spares)
-        drop_decision(state->spare[--state->spares]);
+        PyObject_Free(state->spare[--state->spares]);
 }
 
 static int decision_true(DecisionObject *self) { return self->evidence.allowed; }

@@ -1,9 +1,9 @@
 /* What lets processes share a table: a slot that changes at once, and a guard for each region.
  *
  * A packed slot is sixteen bytes and is written by one compare-and-swap: a process killed at any instruction leaves
- * the old state or the new one.  A wide record is written under the region's guard, a robust mutex; what stood there
- * is noted first, and whoever finds the guard's owner dead puts it back.  The dead one had told nobody of a
- * decision, so nothing is admitted twice and nothing is lost but what it was about to take.
+ * the old state or the new one.  A wide record is written under the region's guard, a robust mutex: at once
+ * if one word changes; else what stood there is noted first, and whoever finds the guard's owner dead puts it back.  The
+ * dead one had told nobody of a decision, so nothing is admitted twice and nothing is lost but what it was about to take.
  *
  * A slot that a plan of several keys has read is marked busy while the plan is decided: nobody swaps it then, and
  * whoever wants it waits at the guard.  Only the owner of the guard marks slots, so under the guard a mark that is
