@@ -1,5 +1,6 @@
 """Many decisions in one call: what the store decides one by one, with its clock at each instant."""
 
+import math
 import uuid
 from array import array
 from random import Random
@@ -10,7 +11,7 @@ from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.keys import encode
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
-from ratekeeper.lab.each import check_each, each_of
+from ratekeeper.lab.each import FOR_EVER, check_each, each_of
 from ratekeeper.model import Check, parse_limits
 from ratekeeper.native import core
 from ratekeeper.stores.memory import MemoryStore
@@ -49,15 +50,6 @@ def ways_on(store, rows, keys, picks):
     return [(None, {}, None) if pick is None else (plans[pick], keys[pick], None) for pick in picks]
 
 
-def told(refused):
-    """Refusals in plain values; decisions of two engines are not equal."""
-    return [
-        (place, one.allowed, one.remaining, one.retry_after, one.reset_after, one.delay, one.at)
-        for place, decisions in refused
-        for one in decisions
-    ]
-
-
 @pytest.fixture(params=["memory://", "shm://"])
 def url(request):
     if request.param == "memory://":
@@ -77,24 +69,21 @@ def test_all_at_once_is_one_by_one(seed, url):
     rows, keys, picks, subjects, times = events(seed, plans=1 + seed % 4)
     clock = VirtualClock()
     store = open_in_virtual_time(url, clock)
-    refused = []
-    allowed, turns = each_of(clock, store)(ways_on(store, rows, keys, picks), subjects, times, refused)
+    allowed, turns, refused = each_of(clock, store)(ways_on(store, rows, keys, picks), subjects, times)
     store.close()
     fresh = VirtualClock()
-    expected = []
-    pure = MemoryStore(clock=fresh)
-    answers = check_each(fresh, ways_on(pure, rows, keys, picks), subjects, times, expected)
-    assert (allowed, turns) == answers
-    assert told(refused) == told(expected)
-    assert 0 < len(refused) < len(times)
-    assert [place for place, _ in refused] == [place for place, flag in enumerate(allowed) if not flag]
+    ways = ways_on(MemoryStore(clock=fresh), rows, keys, picks)
+    assert (allowed, turns, refused) == check_each(fresh, ways, subjects, times)
+    assert 0 < allowed.count(0) < len(times)
+    assert list(array("q", refused)[::3]) == [place for place, flag in enumerate(allowed) if not flag]
 
 
 def test_one_by_one_is_what_checks_say():
     rows, keys, picks, subjects, times = events(99, plans=3, count=400)
     clock, fake = VirtualClock(), VirtualClock()
-    refused = []
-    allowed, turns = check_each(clock, ways_on(MemoryStore(clock=clock), rows, keys, picks), subjects, times, refused)
+    allowed, turns, found = check_each(clock, ways_on(MemoryStore(clock=clock), rows, keys, picks), subjects, times)
+    refused = array("q", found)
+    told = {place: (row, wait) for place, row, wait in zip(refused[::3], refused[1::3], refused[2::3], strict=True)}
     store = MemoryStore(clock=fake)
     for place, (pick, subject, at) in enumerate(zip(picks, subjects, times, strict=True)):
         fake.move_to(at)
@@ -106,15 +95,28 @@ def test_one_by_one_is_what_checks_say():
         assert allowed[place] == passed
         delay = max((one.delay for one in decisions), default=0.0) if passed else 0.0
         assert array("q", turns)[place] == at + round(delay * 1_000_000)
+        assert (place in told) is not passed
+        if not passed:
+            row, wait = told[place]
+            waits = [math.inf if one.retry_after is None else one.retry_after for one in decisions]
+            assert not decisions[row].allowed
+            assert waits[row] == max(waits) == (math.inf if wait == FOR_EVER else wait / 1_000_000)
 
 
-def test_refusals_are_told_only_where_somebody_listens():
+def test_nothing_is_decided_where_nothing_is_asked():
     clock = VirtualClock()
     store = open_in_virtual_time("memory://", clock)
-    way = store.prepare((("a", Limit.parse("1/second"), 1),)), {"ann": ("ann",)}, None
     each = each_of(clock, store)
-    assert each([way] * 3, ["ann"] * 3, [5, 6, 7], None)[0] == b"\1\0\0"
-    assert each([], [], [], None) == (b"", b"")
+    assert each([], [], []) == (b"", b"", b"")
+    assert each([(None, None, None)], ["ann"], [7]) == (b"\1", array("q", [7]).tobytes(), b"")
+
+
+def test_a_cost_that_never_fits_is_refused_for_ever():
+    clock = VirtualClock()
+    store = open_in_virtual_time("memory://", clock)
+    rows = (("a", Limit.parse("1/second"), 1), ("b", Limit.parse("5/second"), 6))
+    found = each_of(clock, store)([(store.prepare(rows), {"ann": ("ann", "ann")}, None)], ["ann"], [7])
+    assert found == (b"\0", array("q", [7]).tobytes(), array("q", [0, 1, FOR_EVER]).tobytes())
 
 
 @pytest.mark.skipif(core is None, reason="no native core here")
@@ -123,25 +125,24 @@ def test_what_cannot_be_decided_is_told():
     store = open_in_virtual_time("memory://", clock)
     plan = store.prepare((("a", Limit.parse("1/second"), 1),))
     keys = {"ann": ("ann",), "two": ("a", "b"), "empty": ("",)}
-    for ways, subjects, times, refused, error in [
-        ([(plan, keys)], ["bob"], [1], None, KeyError),
-        ([(plan, keys)], ["two"], [1], None, TypeError),
-        ([(plan, keys)], ["empty"], [1], None, ValueError),
-        ([(plan, keys)], ["ann"], [-1], None, ValueError),
-        ([(plan, keys)], ["ann"], [1 << 52], None, ValueError),
-        ([(plan, keys)], ["ann"], [1 << 80], None, ValueError),
-        ([(plan, keys)], ["ann"], ["1"], None, TypeError),
-        ([(plan, keys)], ["ann"], [1], (), TypeError),
-        ([(plan, keys)], ["ann"], [], None, ValueError),
-        ([(plan, keys)], ("ann",), [1], None, TypeError),
-        ([(plan,)], ["ann"], [1], None, IndexError),
-        ([()], ["ann"], [1], None, IndexError),
-        ([plan], ["ann"], [1], None, TypeError),
-        ([("plan", keys)], ["ann"], [1], None, TypeError),
-        ([(plan, 5)], ["ann"], [1], None, TypeError),
+    for ways, subjects, times, error in [
+        ([(plan, keys)], ["bob"], [1], KeyError),
+        ([(plan, keys)], ["two"], [1], TypeError),
+        ([(plan, keys)], ["empty"], [1], ValueError),
+        ([(plan, keys)], ["ann"], [-1], ValueError),
+        ([(plan, keys)], ["ann"], [1 << 52], ValueError),
+        ([(plan, keys)], ["ann"], [1 << 80], ValueError),
+        ([(plan, keys)], ["ann"], ["1"], TypeError),
+        ([(plan, keys)], ["ann"], [], ValueError),
+        ([(plan, keys)], ("ann",), [1], TypeError),
+        ([(plan,)], ["ann"], [1], IndexError),
+        ([()], ["ann"], [1], IndexError),
+        ([plan], ["ann"], [1], TypeError),
+        ([("plan", keys)], ["ann"], [1], TypeError),
+        ([(plan, 5)], ["ann"], [1], TypeError),
     ]:
         with pytest.raises(error):
-            core.check_each(ways, subjects, times, refused)
+            core.check_each(ways, subjects, times)
 
 
 @pytest.mark.skipif(core is None, reason="no native core here")
@@ -157,4 +158,4 @@ def test_lists_that_shrink_meanwhile_are_no_danger():
 
     ways, subjects, times = [(plan, Keys())] * 9, [f"c{number}" for number in range(9)], list(range(9))
     with pytest.raises(IndexError):
-        core.check_each(ways, subjects, times, [])
+        core.check_each(ways, subjects, times)

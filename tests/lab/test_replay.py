@@ -60,7 +60,7 @@ def test_each_way_decides_what_the_policy_decides(found, given_rules, size):
         times, clients, texts = zip(*found[start : start + size], strict=True)
         refusals = decider.decide(Block([EPOCH + at for at in times], list(clients), list(texts)))
         refused += [
-            (start + place, rule, wait)
+            (start + place, rule, None if wait < 0 else wait / 1_000_000)
             for place, rule, wait in zip(refusals.places, refusals.rules, refusals.waits, strict=True)
         ]
     fake = FakeClock()

@@ -6,6 +6,7 @@ out again for each line; all others go the whole way through ``Policy.check``.  
 
 from __future__ import annotations
 
+from array import array
 from hashlib import blake2b
 from ipaddress import IPv6Address
 from itertools import repeat
@@ -13,15 +14,13 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.identity import Caller
-from ratekeeper.lab.each import each_of
+from ratekeeper.lab.each import each_of, micros_of, worst
 from ratekeeper.request import Request, new_request
 
 if TYPE_CHECKING:
     from ratekeeper.address import Addresses
     from ratekeeper.lab.clock import VirtualClock
-    from ratekeeper.lab.each import Refused
     from ratekeeper.lab.logs import Block, Facts
-    from ratekeeper.model import Decision
     from ratekeeper.plan import Entry, Ready, Selection
     from ratekeeper.policy import Policy
 
@@ -33,7 +32,7 @@ BY_ADDRESS = frozenset({"ip", "all"})
 class Refusals:
     """What would have been refused of a block, in columns: the places of the events, the rules, and the waits.
 
-    A wait is in seconds, None where time does not help.  ``shadow`` are refusals by rules that are not enforced.
+    A wait is in microseconds, or FOR_EVER.  ``shadow`` are refusals by rules that are not enforced.
     """
 
     __slots__ = ("places", "rules", "shadow", "waits")
@@ -41,10 +40,10 @@ class Refusals:
     def __init__(self) -> None:
         self.places: list[int] = []
         self.rules: list[str] = []
-        self.waits: list[float | None] = []
+        self.waits: list[int] = []
         self.shadow: list[str] = []
 
-    def add(self, place: int, rule: str, wait: float | None) -> None:
+    def add(self, place: int, rule: str, wait: int) -> None:
         self.places.append(place)
         self.rules.append(rule)
         self.waits.append(wait)
@@ -173,10 +172,9 @@ class Decider:
         if block.facts or not self.is_quick:
             self.decide_singly(block, ways, refusals)
         else:
-            refused: Refused = []
-            self.check_each(ways, block.clients, block.times, refused)
-            for place, decisions in refused:
-                refusals.add(place, *worst(ways[place][2].names, decisions))
+            refused = array("q", self.check_each(ways, block.clients, block.times)[2])
+            refusals.places, refusals.waits = list(refused[::3]), list(refused[2::3])
+            refusals.rules = [ways[place][2].names[row] for place, row in zip(refused[::3], refused[1::3], strict=True)]
         return refusals
 
     def decide_singly(self, block: Block, ways: list[tuple[Any, Any, Way]], refusals: Refusals) -> None:
@@ -191,7 +189,8 @@ class Decider:
             elif plan is not None:
                 allowed, decisions = plan.check(keys[client])
                 if not allowed:
-                    refusals.add(place, *worst(way.names, decisions))
+                    row, wait = worst(decisions)
+                    refusals.add(place, way.names[row], wait)
 
     def decide_whole(self, place: int, way: Way, client: str, facts: Facts, refusals: Refusals) -> None:
         """Decide one request as an adapter would have it decided."""
@@ -199,26 +198,13 @@ class Decider:
         if self.policy.leases and verdict.allowed:
             self.policy.release(verdict)  # a log does not tell how long a place was held
         if not verdict.allowed:
-            refusals.add(place, verdict.rule or "", verdict.retry_after)
+            refusals.add(place, verdict.rule or "", micros_of(verdict.retry_after))
         else:
             refusals.shadow.extend(verdict.notes.shadow)
 
 
 def is_over_time(entry: Entry | None) -> bool:
     return entry is not None and not entry.is_unlimited and not entry.limit.is_leased
-
-
-def worst(names: tuple[str, ...], decisions: tuple[Decision, ...]) -> tuple[str, float | None]:
-    """The rule that refuses for longest, and for how long."""
-    rule, longest = "", -1.0
-    for name, decision in zip(names, decisions, strict=True):
-        if not decision.allowed:
-            wait = decision.retry_after
-            if wait is None:
-                return name, None
-            if wait > longest:
-                rule, longest = name, wait
-    return rule, longest
 
 
 def parted(text: str) -> tuple[str, str]:

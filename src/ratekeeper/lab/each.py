@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ratekeeper.stores import Store
 
     Way = tuple[Any, Mapping[str, tuple[str, ...]] | None, Any]
-    Refused = list[tuple[int, tuple[Decision, ...]]]
-    # A byte for each that was admitted or not, and when it has its turn: microseconds, as numbers of 64 bits.
-    Found = tuple[bytes, bytes]
-    CheckEach = Callable[[list[Way], list[str], list[int], Refused | None], Found]
+    # A byte for each that was admitted or not; when it has its turn; and of each refusal its place, the row of the plan
+    # that refuses for longest, and for how long, or FOR_EVER.  All numbers of 64 bits, times in microseconds.
+    Found = tuple[bytes, bytes, bytes]
+    CheckEach = Callable[[list[Way], list[str], list[int]], Found]
+
+FOR_EVER = -1  # a wait where time does not help
 
 
-def check_each(
-    clock: VirtualClock, ways: list[Way], subjects: list[str], times: list[int], refused: Refused | None
-) -> Found:
-    """Decide one after the other, on a store whose time is ``clock``; refusals are added to ``refused``."""
+def check_each(clock: VirtualClock, ways: list[Way], subjects: list[str], times: list[int]) -> Found:
+    """Decide one after the other, on a store whose time is ``clock``."""
     hand = clock.hand
-    allowed, turns = bytearray(), array("q")
+    allowed, turns, refused = bytearray(), array("q"), array("q")
     # `for ..., hand[0], ...` moves the clock to each before it is decided.
     nanos = map(mul, times, repeat(1000))
     for place, hand[0], (plan, keys, *_), subject in zip(range(len(times)), nanos, ways, subjects, strict=True):
@@ -43,11 +43,28 @@ def check_each(
             passed, decisions = plan.check(keys[subject])  # type: ignore[index]
             if passed:
                 turn += round(max([decision.delay for decision in decisions], default=0.0) * SECOND)
-            elif refused is not None:
-                refused.append((place, decisions))
+            else:
+                refused.extend((place, *worst(decisions)))
         allowed.append(passed)
         turns.append(turn)
-    return bytes(allowed), turns.tobytes()
+    return bytes(allowed), turns.tobytes(), refused.tobytes()
+
+
+def worst(decisions: tuple[Decision, ...]) -> tuple[int, int]:
+    """Which of the decisions refuses for longest, and for how long."""
+    found, longest = 0, -1
+    for row, decision in enumerate(decisions):
+        if not decision.allowed:
+            wait = micros_of(decision.retry_after)
+            if wait == FOR_EVER:
+                return row, FOR_EVER
+            if wait > longest:
+                found, longest = row, wait
+    return found, longest
+
+
+def micros_of(wait: float | None) -> int:
+    return FOR_EVER if wait is None else round(wait * SECOND)
 
 
 def each_of(clock: VirtualClock, *stores: Store) -> CheckEach:

@@ -341,7 +341,7 @@ def client_outcome(name: str, client: Client) -> ClientOutcome:
         rules=dict(client.rules),
         first_refused_at=told(client.first_at),
         last_refused_at=told(client.last_at),
-        longest_refused=client.longest,
+        longest_refused=client.longest / SECOND,
     )
 
 

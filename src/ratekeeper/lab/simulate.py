@@ -247,7 +247,7 @@ def decide_all(
 def decide_together(check_each: CheckEach, way: Way, asked: Asked, part: slice) -> tuple[bytes, bytes]:
     """Calls of cost 1, many in one go: which are admitted, and when each has its turn."""
     names = asked.names[part]
-    return check_each([way] * len(names), names, asked.times[part], None)
+    return check_each([way] * len(names), names, asked.times[part])[:2]
 
 
 def decide_singly(

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from itertools import compress
 from typing import TYPE_CHECKING
 
+from ratekeeper.lab.each import FOR_EVER
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ APART = 60 * SECOND  # refusals of a client that are further apart belong to two
 
 
 class Client:
-    """What one client did, and what was done to it.  Instants are microseconds since 1970, waits are seconds."""
+    """What one client did, and what was done to it.  Instants are microseconds since 1970."""
 
     __slots__ = ("asked", "first_at", "last_at", "longest", "peak", "refused", "rules", "since")
 
@@ -40,7 +41,7 @@ class Client:
         self.rules: dict[str, int] = {}
         self.first_at = self.last_at = -APART  # of its refusals
         self.since = 0  # the beginning of the present stretch of refusals
-        self.longest = 0.0  # the longest such stretch with the wait that ends it, in seconds
+        self.longest = 0  # microseconds of the longest such stretch with the wait that ends it
 
 
 class RuleCount:
@@ -221,39 +222,43 @@ class Tally:
         self.refused += len(names)
         self.refused_texts.update([block.texts[place] for place in refusals.places])
         known = self.clients
-        for at, name, rule, wait in zip(times, names, refusals.rules, refusals.waits, strict=True):
+        pairs = Counter(zip(names, refusals.rules, strict=True))
+        for (name, rule), count in pairs.items():
             client = known.get(name)
             if client is None:
                 client = known[name] = Client()
-            client.refused += 1
-            client.rules[rule] = client.rules.get(rule, 0) + 1
+            client.refused += count
+            client.rules[rule] = client.rules.get(rule, 0) + count
+        for at, name, wait in zip(times, names, refusals.waits, strict=True):
+            client = known[name]
             if at - client.last_at > APART:
                 client.since = at
                 if client.first_at < 0:
                     client.first_at = at
             client.last_at = at
-            length = (at - client.since) / SECOND + (wait or 0.0)
+            length = at - client.since + (wait if wait > 0 else 0)
             if length > client.longest:
                 client.longest = length
-        for rule, count in Counter(refusals.rules).items():
-            self.count_rule(self.rules.setdefault(rule, RuleCount()), rule, count, names, times, refusals)
+        for rule in dict.fromkeys(refusals.rules):
+            self.count_rule(rule, times, refusals)
+            clients = self.rules[rule].clients
+            if len(clients) < self.most_clients:
+                clients.update([name for name, own in pairs if own == rule])
 
-    def count_rule(
-        self, found: RuleCount, rule: str, count: int, names: list[str], times: list[int], refusals: Refusals
-    ) -> None:
-        chosen = [own == rule for own in refusals.rules]
-        waits = list(compress(refusals.waits, chosen))
-        found.refused += count
-        if len(found.clients) < self.most_clients:
-            found.clients.update(compress(names, chosen))
-        own = list(compress(times, chosen))
+    def count_rule(self, rule: str, times: list[int], refusals: Refusals) -> None:
+        found = self.rules.setdefault(rule, RuleCount())
+        waits = refusals.waits
+        if refusals.rules.count(rule) < len(waits):  # else it is the only one, as mostly
+            chosen = [own == rule for own in refusals.rules]
+            times, waits = list(compress(times, chosen)), list(compress(waits, chosen))
+        found.refused += len(times)
         if found.first_at < 0:
-            found.first_at = own[0]
-        found.last_at = own[-1]
-        if found.longest_wait is None or None in waits:
+            found.first_at = times[0]
+        found.last_at = times[-1]
+        if found.longest_wait is None or FOR_EVER in waits:
             found.longest_wait = None
         else:
-            found.longest_wait = max(found.longest_wait, *[wait for wait in waits if wait is not None])
+            found.longest_wait = max(found.longest_wait, max(waits) / SECOND)
 
     def finish(self, decider: Decider) -> None:
         self.end_minute()

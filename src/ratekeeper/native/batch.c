@@ -167,7 +167,7 @@ int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
     }
 }
 
-PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allowed) {
+static PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allowed) {
     PyObject *found = PyTuple_New(batch->count);
     const Evidence *evidence = batch->evidence;
     for (int index = 0; found && index < batch->count; index++) {

@@ -34,7 +34,6 @@ int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now);
 
 /* Decide all items as one: their decisions in a tuple, and whether all were admitted. */
 PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed);
-PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allowed);
 
 /* Whether these are keys for a prepared plan; else false with an error set. */
 bool are_keys_of(const PreparedObject *plan, PyObject *keys);

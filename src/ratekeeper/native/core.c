@@ -89,8 +89,9 @@ static PyObject *make_guards(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL, "The way of stores in Python to make a Decision."},
     {"check_each", check_each, METH_VARARGS,
-     "check_each(ways, subjects, times, refused)\n--\n\nDecide prepared plans, each for its subject and at its own "
-     "instant: a byte for each that was admitted or not, and when it has its turn as a number of 64 bits."},
+     "check_each(ways, subjects, times)\n--\n\nDecide prepared plans, each for its subject and at its own instant: a "
+     "byte for each that was admitted or not; when it has its turn; and of each refusal its place, the row of the plan "
+     "that refuses for longest, and for how long, or -1; all numbers of 64 bits."},
     {"count_each", count_each, METH_VARARGS,
      "count_each(who, allowed, keys)\n--\n\nHow many calls of each key were admitted, and how many refused."},
     {"picked", picked, METH_VARARGS,

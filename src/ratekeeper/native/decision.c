@@ -177,16 +177,8 @@ static u64 remaining_in(DecisionObject *self) {
 }
 
 static i64 retry_in(DecisionObject *self) {
-    Evidence *evidence = &self->evidence;
-    if (evidence->allowed)
-        return 0;
-    if (evidence->told)
-        return (i64)evidence->word[1];
-    switch (limit_in(self)->algorithm) {
-    case FIXED_WINDOW: return fixed_window_retry_after(evidence->word, self->now, limit_in(self), self->cost);
-    case SLIDING_WINDOW: return sliding_window_retry_after(evidence->word, self->now, limit_in(self), self->cost);
-    default: return gcra_retry_after(joined(evidence->word), self->now, limit_in(self), self->cost);
-    }
+    const Limit *limit = self->terms ? limit_in(self) : NULL; /* a given one has none, and is told */
+    return retry_from(&self->evidence, limit, self->now, self->cost);
 }
 
 static u64 reset_in(DecisionObject *self) {

@@ -1,5 +1,5 @@
 /* check_each: prepared plans one after the other, each at an instant of its own instead of the clock's.  Twin of
- * lab/each.py, for what happened already or might: millions of decisions, of which only some refusals are looked at.
+ * lab/each.py, for what happened already or might: millions of decisions that nobody looks at one by one.
  */
 #include "batch.h"
 
@@ -83,12 +83,34 @@ static bool decide_all(Batch *batch, u64 now) {
     return kept;
 }
 
-/* What was decided, in columns: whether, and when what was admitted has its turn. */
+/* What was decided, in columns: whether, and when what was admitted has its turn; and the refusals. */
 typedef struct {
     char *allowed;
     i64 *turns;
-    PyObject *refused; /* decisions with their places; None: not wanted */
+    i64 *refused; /* for each: its place, the row of the plan that refuses for longest, and for how long; -1: for ever */
+    Py_ssize_t refusals;
 } Found;
+
+static void tell_refusal(const Batch *batch, u64 now, i64 place, i64 *told) {
+    const Evidence *evidence = batch->evidence;
+    i64 longest = -1;
+    told[0] = place;
+    for (int index = 0; index < batch->count; index++) {
+        const Item *item = batch->items + index;
+        i64 wait = 0;
+        for (uint32_t each = 0; item->shelf && each < shape_in(item)->parts; each++, evidence++) {
+            i64 own = item->allowed ? 0 : retry_from(evidence, item->limits + each, now, item->cost);
+            wait = own == NEVER || wait == NEVER ? NEVER : own > wait ? own : wait;
+        }
+        if (item->allowed || (wait != NEVER && wait <= longest))
+            continue;
+        longest = wait;
+        told[1] = index;
+        told[2] = wait == NEVER ? -1 : wait;
+        if (wait == NEVER)
+            return;
+    }
+}
 
 static bool check_at(Desk *desk, PyObject *keys, u64 now, Py_ssize_t place, Found *found) {
     Batch *batch = &desk->batch;
@@ -105,13 +127,9 @@ static bool check_at(Desk *desk, PyObject *keys, u64 now, Py_ssize_t place, Foun
         allowed = allowed && batch->items[index].allowed;
     found->allowed[place] = allowed;
     found->turns[place] = (i64)now + (allowed ? longest_delay(batch, now) : 0);
-    if (allowed || found->refused == Py_None)
-        return true;
-    PyObject *decisions = decisions_of(batch, now, false, false);
-    PyObject *row = decisions ? Py_BuildValue("(nN)", place, decisions) : NULL;
-    bool done = row && PyList_Append(found->refused, row) == 0;
-    Py_XDECREF(row);
-    return done;
+    if (!allowed)
+        tell_refusal(batch, now, place, found->refused + 3 * found->refusals++);
+    return true;
 }
 
 static bool check_way(State *state, Desk *desk, PyObject *way, PyObject *subject, PyObject *time, Py_ssize_t place,
@@ -140,22 +158,20 @@ static bool check_way(State *state, Desk *desk, PyObject *way, PyObject *subject
     return done;
 }
 
-/* check_each(ways, subjects, times, refused): three lists of the same length, and one that takes the refusals or None. */
+/* check_each(ways, subjects, times): lists of the same length. */
 PyObject *check_each(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
-    PyObject *lists[3], *refused;
-    if (!PyArg_ParseTuple(args, "O!O!O!O:check_each", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2,
-                          &refused))
+    PyObject *lists[3];
+    if (!PyArg_ParseTuple(args, "O!O!O!:check_each", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2))
         return NULL;
-    if (refused != Py_None && !PyList_Check(refused))
-        return PyErr_Format(PyExc_TypeError, "check_each: expected a list for refusals or None, got %R", (PyObject *)Py_TYPE(refused));
     Py_ssize_t count = PyList_Size(lists[0]);
     if (PyList_Size(lists[1]) != count || PyList_Size(lists[2]) != count)
         return PyErr_Format(PyExc_ValueError, "check_each: expected %zd subjects and times, as many as ways", count);
     Desk desk = {NULL, NULL, {0}};
-    Found found = {PyMem_Malloc((size_t)count + 1), PyMem_Malloc((size_t)count * sizeof(i64) + 1), refused};
+    Found found = {PyMem_Malloc((size_t)count + 1), PyMem_Malloc((size_t)count * sizeof(i64) + 1),
+                   PyMem_Malloc(3 * (size_t)count * sizeof(i64) + 1), 0};
     PyObject *answer = NULL;
-    bool done = found.allowed && found.turns;
+    bool done = found.allowed && found.turns && found.refused;
     if (!done)
         PyErr_NoMemory();
     for (Py_ssize_t place = 0; done && place < count; place++) {
@@ -168,8 +184,10 @@ PyObject *check_each(PyObject *module, PyObject *args) {
     }
     clear_desk(&desk);
     if (done)
-        answer = Py_BuildValue("(y#y#)", found.allowed, count, (const char *)found.turns, count * (Py_ssize_t)sizeof(i64));
+        answer = Py_BuildValue("(y#y#y#)", found.allowed, count, (const char *)found.turns, count * (Py_ssize_t)sizeof(i64),
+                               (const char *)found.refused, 3 * found.refusals * (Py_ssize_t)sizeof(i64));
     PyMem_Free(found.allowed);
     PyMem_Free(found.turns);
+    PyMem_Free(found.refused);
     return answer;
 }

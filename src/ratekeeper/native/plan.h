@@ -211,6 +211,19 @@ static inline void bear_witness(const Item *item, uint32_t each, u64 *record, u6
     }
 }
 
+/* Microseconds until a refused part would fit; NEVER if time does not help. */
+static inline i64 retry_from(const Evidence *evidence, const Limit *limit, u64 now, u64 cost) {
+    if (evidence->allowed)
+        return 0;
+    if (evidence->told)
+        return (i64)evidence->word[1];
+    switch (limit->algorithm) {
+    case FIXED_WINDOW: return fixed_window_retry_after(evidence->word, now, limit, cost);
+    case SLIDING_WINDOW: return sliding_window_retry_after(evidence->word, now, limit, cost);
+    default: return gcra_retry_after(joined(evidence->word), now, limit, cost);
+    }
+}
+
 /* The logs of an item take `cost` units, or are only mended where a part was refused. */
 static inline void write_logs(Item *item, u64 now, u64 cost) {
     const Shape *shape = shape_in(item);
