@@ -1,6 +1,6 @@
 """Threads that speak for one another: each gets its own answer, and nobody leads or waits longer than it should."""
 
-import inspect
+import dis
 import random
 import signal
 import sys
@@ -50,7 +50,7 @@ def lead_with_others(monkeypatch, seconds_each):
     for thread in others:
         thread.join()
     assert not combiner.line
-    assert combiner.speaking.acquire(False)
+    assert not combiner.seat
     return batches.count(leader)
 
 
@@ -97,7 +97,7 @@ def test_everybody_gets_its_own_answer_and_nobody_is_left_behind():
         thread.join()
     assert wrong == []
     assert not combiner.line
-    assert combiner.speaking.acquire(False)
+    assert not combiner.seat
     assert max(sizes, default=1) <= MOST
 
 
@@ -128,7 +128,7 @@ def test_deadlines_that_pass_at_any_moment_leave_nobody_behind():
         thread.join()
     assert told["wrong"] == 0
     assert not combiner.line
-    assert combiner.speaking.acquire(False)
+    assert not combiner.seat
 
 
 class Held:
@@ -157,7 +157,7 @@ class Held:
         try:
             self.told[name] = self.combiner.ask(Asked(name), deadline)
         except StoreUnavailable as error:
-            self.told[name] = error
+            self.told[name] = error if error.why != "was interrupted" else error.why
 
     def start(self, name, deadline):
         waiting = len(self.combiner.line) if self.threads else -1
@@ -172,7 +172,7 @@ class Held:
         for thread in self.threads:
             thread.join()
         assert not self.combiner.line
-        assert self.combiner.speaking.acquire(False)
+        assert not self.combiner.seat
         return self.told
 
 
@@ -200,45 +200,113 @@ class Interruption(BaseException):
     pass
 
 
-@pytest.mark.parametrize("is_free", [False, True])
-def test_an_interruption_at_any_line_leaves_nobody_behind_waiting(is_free):
-    """The handler of a signal may raise between any two lines, until one is woken; ``is_free``: nobody speaks."""
-    lines, first = inspect.getsourcelines(Combiner.wait)
-    last = first + next(number for number, line in enumerate(lines) if "opened = leads or" in line)
-    number, interrupted = 0, True
-    while interrupted:
-        number += 1
-        left, interrupted = number, False
-        held = Held()
-        if is_free:
-            held.finish()
-            held.combiner.speaking.release()
-        else:
-            held.start("second", 60)
+def interrupted_at(number, call):
+    """``call()``, where the handler of a signal raises at the ``number``-th chance; whether it came that far.
 
-        def trace(frame, event, _):
-            nonlocal left
-            if frame.f_code is not Combiner.wait.__code__:
-                return None
-            left -= event == "line" and frame.f_lineno <= last
-            if event == "line" and left == 0:
+    Python looks for signals after a call, at the start of a function and when a loop goes round.
+    """
+    left, before = number, {}
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename != combine.__file__:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            last = before.get(frame, "RESUME")
+            before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            left -= last.startswith("CALL") or last in ("RESUME", "JUMP_BACKWARD")
+            if left == 0:
+                left -= 1
                 raise Interruption
-            return trace
+        return trace
 
-        before = sys.gettrace()  # of whoever measures what is covered
-        sys.settrace(trace)
+    tracer = sys.gettrace()  # of whoever measures what is covered
+    sys.settrace(trace)
+    try:
+        call()
+    except (Interruption, StoreUnavailable):
+        pass
+    finally:
+        sys.settrace(tracer)
+    return left <= 0
+
+
+def interrupt_a_leader(number, others):
+    """Whether one who speaks for so many others was interrupted at that chance; nobody may wait for it."""
+    told, threads = {}, []
+
+    def speak(request, since):
+        for each in range(others if request.number == "main" else 0):  # they line up behind it
+            threads.append(threading.Thread(target=ask, args=(each,)))
+            threads[-1].start()
+            while len(combiner.line) <= each:
+                pass
+        return request.number
+
+    def deliver(requests, since):
+        for request in requests:
+            request.future.set_result(request.number)
+
+    def ask(name):
         try:
-            held.combiner.wait(Asked("main"), 0.0, 0.01)
-        except Interruption:
-            interrupted = True
-        except StoreUnavailable:
-            assert not is_free
-        finally:
-            sys.settrace(before)
-        if not is_free:
-            held.start("third", 60)  # behind whoever was interrupted
-        assert held.finish() == {name: name for name in (("first",) if is_free else ("first", "second", "third"))}
-    assert number > 6  # the lines up to waiting
+            told[name] = combiner.ask(Asked(name), 60)
+        except StoreUnavailable as error:
+            told[name] = error.why
+
+    combiner = Combiner(deliver, speak, "here")
+    interrupted = interrupted_at(number, lambda: combiner.ask(Asked("main"), 60))
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not combiner.line
+    assert not combiner.seat
+    assert all(answer in (name, "was interrupted") for name, answer in told.items())
+    return interrupted
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_leader_that_is_interrupted_anywhere_leaves_nobody_waiting(others):
+    chances = [interrupt_a_leader(number, others) for number in range(1, 80)]
+    assert (8 if others == 0 else 25) < sum(chances) < len(chances)
+
+
+def interrupt_a_waiter(number, end):
+    """Whether one who stands in line was interrupted at that chance; nobody may wait for it."""
+    held, over = Held(), threading.Event()
+    if end != "leads":
+        held.start("second", 60)
+    before = len(held.combiner.line)
+
+    def follow():
+        while len(held.combiner.line) == before and not over.is_set():
+            pass
+        held.threads.append(threading.Thread(target=held.ask, args=("third", 60)))
+        held.threads[-1].start()
+        while len(held.combiner.line) < before + 2 and not over.is_set():
+            pass
+        if end != "late":
+            held.first_over.set()
+            held.over.set()
+
+    helper = threading.Thread(target=follow)
+    helper.start()
+    interrupted = interrupted_at(number, lambda: held.combiner.ask(Asked("main"), 0.02 if end == "late" else 60))
+    over.set()
+    helper.join()
+    told = held.finish()
+    assert told.pop("third") in ("third", "was interrupted")
+    assert told == {name: name for name in ("first", "second")[: len(told)]}
+    return interrupted
+
+
+@pytest.mark.parametrize("end", ["late", "answered", "leads"])
+def test_a_waiter_that_is_interrupted_anywhere_leaves_nobody_waiting(end, monkeypatch):
+    """It waits in vain, or for its answer, or for its turn to lead; another one stands behind it."""
+    if end == "leads":
+        monkeypatch.setattr(combine, "LEADS_FOR", 0)  # whoever has its answer hands over
+    chances = [interrupt_a_waiter(number, end) for number in range(1, 80)]
+    assert 20 < sum(chances) < len(chances)
 
 
 def test_an_interrupted_thread_leaves_nobody_behind_waiting():

@@ -2,13 +2,15 @@
 
 A thread that finds nobody speaking speaks at once: alone, it waits for nobody, and nothing is made for it to wait with.
 Those who come meanwhile line up; when the speaker is done, it speaks for all of them, a few times over.
+
+The handler of a signal may raise between any two steps of the main thread.  Whatever must be undone then is told by the
+shared state itself, not by a variable that is set a step later, and each way out may be gone twice.
 """
 
 from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from contextlib import suppress
 from time import monotonic
 
 from ratekeeper.errors import StoreUnavailable
@@ -24,17 +26,19 @@ if TYPE_CHECKING:
 TURNS = 8
 LEADS_FOR = 0.1  # of the deadline: a leader that has its answer may have to wait a deadline more for the others'
 MOST = 64  # requests of one command: well below a millisecond of the server's time
+LEADER = 0
 
 
 class Waiter:
     """Where one thread waits for its answer, or for its turn to lead."""
 
-    __slots__ = ("error", "finished", "gate", "has_left", "leads", "next", "result")
+    __slots__ = ("called", "error", "finished", "gate", "has_left", "is_gone", "next", "result")
 
     def __init__(self, gate: LockType | None = None) -> None:
         self.finished = False
+        self.called = False  # by whoever was answered before it
         self.has_left = False
-        self.leads = False
+        self.is_gone = False  # and has left nothing undone
         self.gate = gate  # only those who wait for another have one
         self.next: Waiter | None = None  # to be woken once this one's owner is awake
         self.result: Any = None
@@ -57,15 +61,24 @@ class Waiter:
         return self.result
 
 
+def open_gate(waiter: Any) -> None:
+    try:  # noqa: SIM105 - a context manager would cost as much as all the rest
+        waiter.gate.release()
+    except RuntimeError:  # it is open
+        pass
+
+
 def pass_on(waiter: Waiter) -> None:
     """Wake the next who was answered and still waits.
 
-    Who left says so and then tries its own gate; here it is opened first, and looked at then: one of the two finds out.
+    Who leaves says so, then looks whether it was called; here it is called first, and looked at then: one of the two
+    sees the other, and if both do, somebody is called twice, which does no harm.
     """
-    following: Any = waiter.next
+    following = waiter.next
     while following is not None:
-        following.gate.release()
-        if not following.has_left or not following.gate.acquire(False):
+        following.called = True
+        open_gate(following)
+        if not following.has_left:
             return
         following = following.next
 
@@ -86,66 +99,73 @@ class Combiner:
         self.deliver = deliver
         self.speak = speak
         self.name = name
-        self.speaking = allocate_lock()  # held by the thread that leads; handed on with the lead
+        self.seat: dict[int, AnyRequest] = {}  # whose thread leads: to take it is one step, and to see who has it
         self.line: deque[AnyRequest] = deque()
-        self.leaving = allocate_lock()  # around leaving the line other than to be sent
+        self.leaving = allocate_lock()  # around leaving the line, and around taking over from a leader
 
     def ask(self, request: AnyRequest, deadline: float) -> Any:
         """The answer to ``request``, or StoreUnavailable after ``deadline`` seconds."""
         since = monotonic()
-        if not self.speaking.acquire(False):
-            return self.wait(request, since, deadline)
         try:
-            return self.speak(request, since)
-        finally:
-            if self.line:
-                self.lead([], monotonic(), since + deadline * LEADS_FOR)
+            if self.seat.setdefault(LEADER, request) is not request:
+                answer = self.wait(request, since, deadline)
             else:
-                self.fall_silent()
+                answer = self.speak(request, since)
+                if self.line:
+                    self.lead([], monotonic(), since + deadline * LEADS_FOR)
+        finally:
+            try:
+                self.rise(request)
+            finally:
+                self.rise(request)
+        return answer
 
     def wait(self, request: AnyRequest, since: float, deadline: float) -> Any:
         """Stand in line for an answer, or for the turn to lead."""
         gate = allocate_lock()
         gate.acquire()
         waiter = request.future = Waiter(gate)
-        leads = False
         try:
             self.line.append(request)
-            leads = self.speaking.acquire(False)  # who spoke left, before it could see us or just after it answered
-            if leads and not self.leave(request):
-                leads = False
-                self.fall_silent()
-            opened = leads or gate.acquire(True, deadline)
-        except BaseException:  # raised by the handler of a signal: others must not wait for this one
-            with suppress(StoreUnavailable):
-                leads = (self.give_up(request, waiter) and not waiter.finished) or leads
-            if leads:
-                self.fall_silent()
-            raise
-        if not leads:
-            if opened:
-                pass_on(waiter)
-            elif not self.give_up(request, waiter):
-                raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
-        if not waiter.finished:
-            waiter.gate = None
-            self.lead([request], since, since + deadline * LEADS_FOR)
+            self.seat.setdefault(LEADER, request)  # who led may have left before it could see us
+            while not waiter.finished:
+                with self.leaving:  # whoever hands on the lead has done so
+                    leads = self.seat.get(LEADER) is request
+                if leads and self.leave(request):
+                    waiter.gate = None
+                    self.lead([request], since, since + deadline * LEADS_FOR)
+                    break
+                if leads:  # it was sent, or even answered, before
+                    self.rise(request)
+                elif not gate.acquire(True, max(0.0, since + deadline - monotonic())):
+                    self.give_up(request, waiter, deadline)
+        finally:
+            try:
+                self.depart(request, waiter)
+            finally:
+                if not waiter.is_gone:
+                    self.depart(request, waiter)
         return waiter.answer()
 
-    def give_up(self, request: AnyRequest, waiter: Waiter) -> bool:
-        """Leave the line after the deadline; True if just then the answer came, or the turn to lead."""
+    def give_up(self, request: AnyRequest, waiter: Waiter, deadline: float) -> None:
+        """Raise after the deadline, unless just then the answer came, or the turn to lead."""
         with self.leaving:
-            if waiter.leads:
-                return True
-            if not waiter.finished:
-                if self.leave(request):
-                    raise StoreUnavailable(self.name, "other threads waited for it until the deadline")
-                waiter.finished = waiter.has_left = True  # on its way: its answer goes nowhere
-                return False
+            if waiter.finished or self.seat.get(LEADER) is request:
+                return
+            if self.leave(request):
+                raise StoreUnavailable(self.name, "other threads waited for it until the deadline")
+        raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
+
+    def depart(self, request: AnyRequest, waiter: Waiter) -> None:
+        """Leave nobody waiting, whether with an answer or without one."""
         waiter.has_left = True
-        if waiter.gate.acquire(False):  # type: ignore[union-attr]  # just now: the next is ours to wake
+        if not waiter.finished:
+            with self.leaving:
+                self.leave(request)
+            waiter.finished = True  # if it is on its way, its answer goes nowhere
+        if waiter.called:
             pass_on(waiter)
-        return True
+        waiter.is_gone = True
 
     def leave(self, request: AnyRequest) -> bool:
         try:
@@ -158,21 +178,21 @@ class Combiner:
         """Speak for all who wait, a few times over: each change of leader costs two switches of threads."""
         for _ in range(TURNS):
             if not batch and (not self.line or since >= until):
-                break
-            self.gather(batch)
+                return
             try:
+                self.gather(batch)
                 self.deliver(batch, since)
+                self.wake(batch)
             except BaseException:
                 self.abandon(batch)
                 raise
-            self.wake(batch)
             batch, since = [], monotonic()
-        self.fall_silent()
 
     def gather(self, batch: list[AnyRequest]) -> None:
-        with suppress(IndexError):
-            while len(batch) < MOST:
-                batch.append(self.line.popleft())
+        with self.leaving:
+            while self.line and len(batch) < MOST:
+                batch.append(self.line[0])
+                self.line.popleft()
 
     def wake(self, batch: list[AnyRequest]) -> None:
         """Open the gate of the first who was answered; each opens the next one's.
@@ -186,24 +206,24 @@ class Combiner:
                 last.next = last = waiter
         pass_on(first)
 
-    def fall_silent(self) -> None:
-        """Let the first in line lead; with nobody there, whoever comes next."""
-        while True:
+    def rise(self, request: AnyRequest) -> None:
+        """If ``request`` leads, let the first in line lead; with nobody there, whoever comes next."""
+        while self.seat.get(LEADER) is request:
             with self.leaving:
                 if self.line:
-                    heir: Any = self.line.popleft().future
-                    heir.leads = True
-                    heir.gate.release()
+                    heir = self.line[0]
+                    open_gate(heir.future)
+                    self.seat[LEADER] = heir
                     return
-            self.speaking.release()
-            # Whoever lined up before the release saw somebody speaking, and waits.
-            if not self.line or not self.speaking.acquire(False):
-                return
+            del self.seat[LEADER]
+            if self.line:  # whoever lined up before that saw somebody leading, and waits
+                self.seat.setdefault(LEADER, request)
 
     def abandon(self, batch: list[AnyRequest]) -> None:
         """A leader that was interrupted must leave nobody waiting: those in line have an heir."""
         for request in batch:
+            with self.leaving:
+                self.leave(request)  # it may stand there still
             if not request.future.done():
                 request.future.set_exception(StoreUnavailable(self.name, "was interrupted", charged=None))
         self.wake(batch)
-        self.fall_silent()
