@@ -103,6 +103,7 @@ static PyMethodDef methods[] = {
      "wrongly refused, the most in any period, and the longest time that a key asked in vain."},
     {"most_within", most_within, METH_VARARGS,
      "most_within(times, length)\n--\n\nThe most that came within any stretch of that length; the times in order."},
+    {"exchange", exchange, METH_VARARGS, "Send all of a payload on a socket, and read what comes first."},
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},

@@ -143,6 +143,8 @@ PyObject *picked(PyObject *module, PyObject *args);
 PyObject *judge(PyObject *module, PyObject *args);
 PyObject *longest_wait(PyObject *module, PyObject *args);
 PyObject *most_within(PyObject *module, PyObject *args);
+/* The wire. */
+PyObject *exchange(PyObject *module, PyObject *args);
 
 static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     DecisionObject *self;

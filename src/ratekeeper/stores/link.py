@@ -14,6 +14,7 @@ from time import monotonic
 from hiredis import HiredisError, Reader, ReplyError
 
 from ratekeeper.errors import StoreUnavailable
+from ratekeeper.native import core
 from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.flight import Handshake, log, spoken
 
@@ -55,12 +56,11 @@ class Connection:
 
     def exchange(self, payload: bytes, replies: int, until: float) -> list[Any]:
         """Send ``payload`` and gather so many replies, until that instant."""
-        self.wait_until(until)
-        self.socket.sendall(payload)
         found: list[Any] = []
         reader = self.reader
         while True:
-            part = self.socket.recv(65536)
+            part = self.send_and_read(payload, until)
+            payload = b""
             if not part:
                 raise ConnectionResetError("the connection was closed")
             reader.feed(part)
@@ -68,14 +68,19 @@ class Connection:
                 found.append(reply)
             if len(found) >= replies:
                 return found
-            self.wait_until(until)
 
-    def wait_until(self, until: float) -> None:
+    def send_and_read(self, payload: bytes, until: float) -> bytes:
+        """Send all of ``payload``, and wait for what comes first; empty if the other side closed."""
         now = self.used_at = monotonic()
         left = max(0.0005, until - now)
+        if self.is_plain and core is not None:
+            return core.exchange(self.socket.fileno(), payload, left)
         if not -0.001 < left - self.patience < 0.0001:  # setting it is a system call
             self.socket.settimeout(left)
             self.patience = left
+        if payload:
+            self.socket.sendall(payload)
+        return self.socket.recv(65536)
 
     def is_stale(self) -> bool:
         """Whether the other side closed an idle connection: better known before sending than after."""

@@ -1,0 +1,105 @@
+"""A question and its answer on a socket: the same in C and in Python."""
+
+import signal
+import socket
+import threading
+from time import monotonic
+
+import pytest
+
+from ratekeeper import native
+from ratekeeper.stores import link
+
+
+@pytest.fixture(params=["pure", "native"])
+def pair(request, monkeypatch):
+    """A connection, and the other end of it."""
+    if request.param == "pure":
+        monkeypatch.setattr(link, "core", None)
+    elif native.core is None:
+        pytest.skip("there is no C core")
+    near, far = socket.socketpair()
+    near.settimeout(5)
+    connection = link.Connection.__new__(link.Connection)
+    connection.socket, connection.is_plain, connection.patience = near, True, 5.0
+    connection.reader = link.Reader()
+    yield connection, far
+    near.close()
+    far.close()
+
+
+def soon(seconds=10.0):
+    return monotonic() + seconds
+
+
+def test_what_is_asked_is_sent_and_what_is_answered_is_read(pair):
+    connection, far = pair
+    far.sendall(b"+one\r\n+two\r\n:3\r\n")
+    assert connection.exchange(b"asked", 3, soon()) == [b"one", b"two", 3]
+    assert far.recv(100) == b"asked"
+
+
+def test_a_long_question_and_a_long_answer_arrive_whole(pair):
+    connection, far = pair
+    question, heard = bytes(range(256)) * 20_000, bytearray()
+
+    def answer():
+        while len(heard) < len(question):
+            heard.extend(far.recv(65_536))
+        far.sendall(b"$5000000\r\n" + b"x" * 5_000_000 + b"\r\n")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert connection.exchange(question, 1, soon(50)) == [b"x" * 5_000_000]
+    thread.join()
+    assert heard == question
+
+
+def test_no_answer_and_no_room_end_with_the_deadline(pair):
+    connection, far = pair
+    far.sendall(b"$10\r\nhalf")
+    for payload in (b"asked", b"x" * 10_000_000):
+        with pytest.raises(TimeoutError):
+            connection.exchange(payload, 1, soon(0.02))
+
+
+def test_an_end_that_was_closed_is_told(pair):
+    connection, far = pair
+    far.close()
+    with pytest.raises(OSError, match=r"Broken pipe|closed"):
+        connection.exchange(b"asked", 1, soon())
+    with pytest.raises(ConnectionResetError):
+        connection.exchange(b"", 1, soon())
+    connection.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        connection.exchange(b"asked", 1, soon())
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_signal_is_handled_while_one_waits(pair, raises):
+    connection, far = pair
+    main, handled = threading.main_thread().ident, threading.Event()
+
+    def handle(*_):
+        handled.set()
+        if raises:
+            raise KeyboardInterrupt
+
+    def interrupt():
+        far.recv(100)
+        while not handled.is_set():
+            signal.pthread_kill(main, signal.SIGUSR1)
+        far.sendall(b"+told\r\n")
+
+    found = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        if raises:
+            with pytest.raises(KeyboardInterrupt):
+                connection.exchange(b"asked", 1, soon())
+        else:
+            assert connection.exchange(b"asked", 1, soon()) == [b"told"]
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, found)
