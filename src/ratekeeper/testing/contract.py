@@ -238,11 +238,11 @@ class TimedStoreContract(StoreContract):
             chance, reference = random.Random(seed), MemoryStore(clock=self.clock)
             limits = [parse_limits(text) for text in texts]
             for step in range(80):
-                self.clock.move_to(max(0, self.clock.micros + random_step(chance, limits[0])))
+                self.clock.move_to(self.clock.micros + max(0, random_step(chance, limits[0])))
                 drawn = chance.choices(limits, k=chance.randint(1, 4))
                 checks = [(chance.choice("ab"), limit, random_cost(chance, limit)) for limit in drawn]
                 plan = self.plan(*checks, space=f"walk {seed}")
-                operation = chance.choice(["check", "check", "peek"])
+                operation = chance.choice(["check", "check", "check", "peek", "refund", "take"])
                 answers, expected = self.ask(operation, plan), getattr(reference, operation)(plan)
                 assert answers == expected, (seed, step, operation, plan)
 
