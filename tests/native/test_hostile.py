@@ -249,6 +249,8 @@ def test_tables_and_shelves_refuse_what_does_not_fit():
         lambda: core.Recall({}, limit, 5),
         lambda: core.Recall({"k": 5}, limit, int).hit("k", 1),
         lambda: core.Recall({}, limit, int).hit("k"),
+        lambda: core.Recall({}, limit, int).known("k", 1, 2),
+        lambda: core.Recall({}, limit, int).known([], 1),
         lambda: setattr(core.Table(shelf, limit), "nanos", 5),
         lambda: delattr(core.Table(shelf, limit), "nanos"),
         lambda: setattr(Decision, "allowed", True),

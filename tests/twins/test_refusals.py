@@ -44,6 +44,10 @@ def test_a_refusal_told_later_is_the_rules_own(kinds):
             assert (refusal.limit, refusal.cost, refusal.sent, refusal.until) == (limit, cost, sent, sent + 10**9)
 
 
+def holds(refusal, limit, cost, nanos):
+    return refusal is not None and refusal.holds(limit, cost, nanos)
+
+
 @needs_core
 def test_both_find_the_same_on_a_random_walk():
     chance = random.Random(5)
@@ -70,10 +74,9 @@ def test_both_find_the_same_on_a_random_walk():
             which, cost = chance.randrange(3), chance.randrange(1, 5)
             pure, core = (hits[which](key, cost) for hits in looks)
             assert (pure, pure and pure.at) == (core, core and core.at)
+            assert [hits[which].__self__.known(encode(key), cost) for hits in looks] == [pure, core]
+            assert (pure is None) == (not holds(walked[1].get(encode(key)), limits[which], cost, clock.now))
             found[pure is not None] += 1
-            if pure is not None:
-                refusal = walked[1][encode(key)]
-                assert refusal.holds(limits[which], cost, clock.now) is True
     assert min(found.values()) > 300
 
 

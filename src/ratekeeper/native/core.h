@@ -11,6 +11,7 @@
 
 #include "hot.h"
 
+#define LONGEST_KEY 256 /* keys.LONGEST */
 #define SPARE_DECISIONS 64
 #define MOST_LOOKS 1000 /* at a clock that is called, while others write */
 #define PLAIN 0   /* a decision of one limit, with its evidence */

@@ -146,14 +146,9 @@ static void recall_free(RecallObject *self) {
     Py_DECREF(type);
 }
 
-/* A new reference to what is remembered of a caller's key; NULL if nothing is, or with an error. */
+/* A new reference to what is remembered of an encoded key; NULL if nothing is, or with an error. */
 static RefusalObject *found_for(RecallObject *self, PyObject *key) {
-    PyObject *encoded = NULL, *found;
-    if (!PyUnicode_CheckExact(key)) { /* text stands for itself, or it is too long and nobody has it */
-        key = encoded = PyObject_CallFunctionObjArgs(self->state->encode, key, NULL);
-        if (!key)
-            return NULL;
-    }
+    PyObject *found;
 #ifdef Py_GIL_DISABLED
     if (PyDict_GetItemRef(self->by_key, key, &found) < 0)
         found = NULL;
@@ -161,7 +156,6 @@ static RefusalObject *found_for(RecallObject *self, PyObject *key) {
     found = PyDict_GetItemWithError(self->by_key, key);
     Py_XINCREF(found);
 #endif
-    Py_XDECREF(encoded);
     if (found && !PyObject_TypeCheck(found, self->state->refusal_type)) {
         PyErr_SetString(PyExc_TypeError, "Recall: expected refusals by key");
         Py_CLEAR(found);
@@ -169,27 +163,43 @@ static RefusalObject *found_for(RecallObject *self, PyObject *key) {
     return (RefusalObject *)found;
 }
 
-static PyObject *recall_hit(RecallObject *self, PyObject *const *args, Py_ssize_t count) {
+static PyObject *known_of(RecallObject *self, PyObject *key, PyObject *price) {
     u64 cost;
     long long nanos;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "hit() takes a key and a cost");
-        return NULL;
-    }
-    if (!PyDict_Size(self->by_key))
-        Py_RETURN_NONE;
-    RefusalObject *refusal = found_for(self, args[0]);
+    RefusalObject *refusal = found_for(self, key);
     if (!refusal) {
         if (PyErr_Occurred())
             return NULL;
         Py_RETURN_NONE;
     }
     PyObject *found = NULL;
-    if (cost_from(self->state, args[1], &cost) && nanos_now(self, &nanos))
+    if (cost_from(self->state, price, &cost) && nanos_now(self, &nanos))
         found = still_holds(refusal, self->limit, (long long)cost, nanos)
                     ? told_at(self->state, refusal, (long long)cost, nanos)
                     : Py_NewRef(Py_None);
     Py_DECREF(refusal);
+    return found;
+}
+
+static PyObject *recall_known(RecallObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count == 2)
+        return known_of(self, args[0], args[1]);
+    PyErr_SetString(PyExc_TypeError, "known() takes an encoded key and a cost");
+    return NULL;
+}
+
+static PyObject *recall_hit(RecallObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "hit() takes a key and a cost");
+        return NULL;
+    }
+    if (!PyDict_Size(self->by_key))
+        Py_RETURN_NONE;
+    if (PyUnicode_CheckExact(args[0]) && PyUnicode_GetLength(args[0]) <= LONGEST_KEY) /* text stands for itself */
+        return known_of(self, args[0], args[1]);
+    PyObject *encoded = PyObject_CallFunctionObjArgs(self->state->encode, args[0], NULL);
+    PyObject *found = encoded ? known_of(self, encoded, args[1]) : NULL;
+    Py_XDECREF(encoded);
     return found;
 }
 
@@ -237,6 +247,8 @@ PyType_Spec refusal_spec = {"ratekeeper.native.core.Refusal", sizeof(RefusalObje
 static PyMethodDef recall_methods[] = {
     {"hit", (PyCFunction)(void (*)(void))recall_hit, METH_FASTCALL,
      "hit($self, key, cost, /)\n--\n\nThe refusal of a caller's ``key``, if one is known to hold now; else None."},
+    {"known", (PyCFunction)(void (*)(void))recall_known, METH_FASTCALL,
+     "known($self, key, cost, /)\n--\n\nThe same of a key that is encoded already."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot recall_slots[] = {

@@ -40,7 +40,8 @@ class RedisTable:
         self.limit = self.ledger.limit  # equal, and the one that refusals are known by
         self.denials = self.ledger.denials
         self.nanos = store.clock.nanos
-        self.hit = Recall(self.denials.by_key, self.limit, self.nanos).hit
+        self.recall = Recall(self.denials.by_key, self.limit, self.nanos)
+        self.hit = self.recall.hit
         self.is_plain = self.ledger.first and not store.settings.is_cluster
         # Where it is counted while a single server is away: at once, with nothing raised on the way.
         self.desk = store.standby.desk_for(self.ledger, on_store_error) if self.is_plain else None
@@ -86,10 +87,6 @@ class AsyncRedisTable(RedisTable):
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        if self.desk is not None:
-            link = self.nearest()
-            if link.breaker.is_open and (why := link.away()):
-                return self.desk.check(key, cost, why)
         denial = self.denials.by_key.get(key)
         if denial is not None and denial.is_just_over(self.limit, cost, self.nanos()):
             # One asks whether it is; the others that come in the same moment learn from its answer, or ask then.
@@ -100,9 +97,13 @@ class AsyncRedisTable(RedisTable):
                 answered: Future[None] = Future(loop=loop)
                 denial.asking[1].append(answered)
                 await answered
-                known = self.denials.known(key, self.limit, cost, self.nanos())
+                known = self.recall.known(key, cost)
                 if known is not None:
                     return known
+        if self.desk is not None:
+            link = self.nearest()
+            if link.breaker.is_open and (why := link.away()):
+                return self.desk.check(key, cost, why)
         try:
             return (await self.ask(key, cost))[0]
         except StoreUnavailable as error:

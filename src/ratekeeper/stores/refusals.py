@@ -5,7 +5,7 @@ No clock of its own, no I/O.
 
 from __future__ import annotations
 
-from ratekeeper.keys import encode
+from ratekeeper.keys import LONGEST, encode
 from ratekeeper.model import Decision, decided, whole_cost
 
 TYPE_CHECKING = False
@@ -58,7 +58,11 @@ class Recall:
         """The refusal of a caller's ``key``, if one is known to hold now; else None."""
         if not self.by_key:
             return None
-        refusal = self.by_key.get(key if key.__class__ is str else encode(key))
+        return self.known(key if key.__class__ is str and len(key) <= LONGEST else encode(key), cost)
+
+    def known(self, key: str | bytes, cost: int) -> Decision | None:
+        """The same of a key that is encoded already."""
+        refusal = self.by_key.get(key)
         if refusal is None:
             return None
         cost, nanos = whole_cost(cost), self.nanos()
