@@ -370,6 +370,11 @@ def test_a_dead_store_is_a_mode_and_never_a_429(mode, status):
         answers = [service.post("/v1/check?deny_status=429", check)[0] for _ in range(3)]
         assert answers == {"local": [200, 200, 429], "allow": [200] * 3, "deny": [503] * 3}[mode]
         assert service.post("/v1/peek", check)[0] == status
+        if status == 200:
+            for path, asked in (("check", check), ("peek", check), ("check", {"checks": [check, check]})):
+                found = service.post(f"/v1/{path}", asked)[2]
+                for decision in found.get("decisions", [found]):
+                    assert decision["reason"].startswith(f"{mode}: ")
         assert service.call("GET", "/readyz")[2]["store"] != "answers"
 
 
@@ -380,6 +385,9 @@ def test_described_requests_are_answered_while_the_store_is_dead(tmp_path):
             answers = [service.post("/v1/check", {"request": {"ip": "198.51.100.1"}}) for _ in range(4)]
             assert [status for status, _, _ in answers] == [200] * 4
             assert [found["allowed"] for _, _, found in answers] == [True, True, False, False]
+            told = [decision["reason"] for _, _, found in answers for decision in found["decisions"]]
+            assert told
+            assert all(reason.startswith("local: ") for reason in told)
 
 
 def test_readyz_tells_of_a_redis_that_forgets(redis_server):

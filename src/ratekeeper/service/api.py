@@ -325,14 +325,21 @@ def decided(call: Call, decision: Decision) -> bytes:
         return answer(
             200,
             f'{{"allowed":true,"limit":{decision.limit},"remaining":{decision.remaining},"retry_after":0.0,'
-            f'"reset_after":{decision.reset_after!r},"delay":{delay!r}}}'.encode(),
+            f'"reset_after":{decision.reset_after!r},"delay":{delay!r}{because(decision)}}}'.encode(),
         )
     retry = decision.retry_after
     body = (
         f'{{"allowed":false,"limit":{decision.limit},"remaining":{decision.remaining},'
-        f'"retry_after":{"null" if retry is None else repr(retry)},"reset_after":{decision.reset_after!r},"delay":0.0}}'
+        f'"retry_after":{"null" if retry is None else repr(retry)},"reset_after":{decision.reset_after!r},"delay":0.0'
+        f"{because(decision)}}}"
     ).encode()
     return answer(200, body) if not call.query else answer(deny_status(call), body, JSON, retry_field(retry))
+
+
+def because(decision: Decision) -> str:
+    """Why the store did not decide, where it did not."""
+    reason = decision.reason
+    return f',"reason":{quoted(reason)}' if reason else ""
 
 
 def shaped(call: Call, decision: Decision, body: dict[str, Any]) -> bytes:
@@ -381,7 +388,7 @@ def judged(call: Call, verdict: PolicyVerdict, with_headers: bool) -> bytes:
     limited = verdict.shown
     notes = verdict.notes
     is_plain = notes is NO_NOTES or not (notes.refuser or notes.shadow or notes.graced)
-    if is_plain and len(limited) == 1 and not with_headers and not call.query:
+    if is_plain and len(limited) == 1 and not with_headers and not call.query and not limited[0][1].reason:
         return judged_by_one(*limited[0])
     decisions = [{"rule": label.rule.name, **told(decision)} for label, decision in limited]
     body: dict[str, Any] = {

@@ -331,7 +331,8 @@ def endpoint_of(selection: Any) -> str:
 
 
 def told(decision: Decision) -> dict[str, Any]:
-    """A decision in the words of the product."""
+    """A decision in the words of the product; its reason only if there is one."""
+    reason = decision.reason
     return {
         "allowed": decision.allowed,
         "limit": decision.limit,
@@ -339,4 +340,5 @@ def told(decision: Decision) -> dict[str, Any]:
         "retry_after": decision.retry_after,
         "reset_after": decision.reset_after,
         "delay": decision.delay,
+        **({"reason": reason} if reason else {}),
     }
