@@ -374,7 +374,7 @@ def test_a_dead_store_is_a_mode_and_never_a_429(mode, status):
             for path, asked in (("check", check), ("peek", check), ("check", {"checks": [check, check]})):
                 found = service.post(f"/v1/{path}", asked)[2]
                 for decision in found.get("decisions", [found]):
-                    assert decision["reason"].startswith(f"{mode}: ")
+                    assert decision["reason"] == mode
         assert service.call("GET", "/readyz")[2]["store"] != "answers"
 
 
@@ -386,8 +386,7 @@ def test_described_requests_are_answered_while_the_store_is_dead(tmp_path):
             assert [status for status, _, _ in answers] == [200] * 4
             assert [found["allowed"] for _, _, found in answers] == [True, True, False, False]
             told = [decision["reason"] for _, _, found in answers for decision in found["decisions"]]
-            assert told
-            assert all(reason.startswith("local: ") for reason in told)
+            assert set(told) == {"local"}
 
 
 def test_readyz_tells_of_a_redis_that_forgets(redis_server):

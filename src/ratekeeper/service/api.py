@@ -337,9 +337,9 @@ def decided(call: Call, decision: Decision) -> bytes:
 
 
 def because(decision: Decision) -> str:
-    """Why the store did not decide, where it did not."""
+    """What stood in for the store, where it did not decide; see ``told``."""
     reason = decision.reason
-    return f',"reason":{quoted(reason)}' if reason else ""
+    return f',"reason":"{reason.partition(":")[0]}"' if reason else ""
 
 
 def shaped(call: Call, decision: Decision, body: dict[str, Any]) -> bytes:

@@ -331,8 +331,8 @@ def endpoint_of(selection: Any) -> str:
 
 
 def told(decision: Decision) -> dict[str, Any]:
-    """A decision in the words of the product; its reason only if there is one."""
-    reason = decision.reason
+    """A decision in the words of the product, and what stood in for the store if it did not decide."""
+    stand_in = decision.reason.partition(":")[0]  # no more: why may name hosts that are nobody's business
     return {
         "allowed": decision.allowed,
         "limit": decision.limit,
@@ -340,5 +340,5 @@ def told(decision: Decision) -> dict[str, Any]:
         "retry_after": decision.retry_after,
         "reset_after": decision.reset_after,
         "delay": decision.delay,
-        **({"reason": reason} if reason else {}),
+        **({"reason": stand_in} if stand_in else {}),
     }
