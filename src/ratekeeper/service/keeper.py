@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ratekeeper.request import Request
     from ratekeeper.service.options import Options
     from ratekeeper.service.tally import Ruled
+    from ratekeeper.stores.aio import AsyncLink
     from ratekeeper.stores.standby import Desk
     from ratekeeper.verdict import PolicyVerdict
 
@@ -78,6 +79,7 @@ class Keeper:
         self.caches: list[dict[Any, Any]] = [self.named, self.bodies, self.digests]  # what other rules make untrue
         self.files: list[Callable[[], None]] = []  # how to read what doors have files of their own for
         self.shelves = Shelves(self)
+        self.linked: tuple[Any, AsyncLink | None] = None, None  # a store elsewhere, and its link of our loop
         self.is_ready = True
         self.store_answers = True
         self.apply_switches()
@@ -91,9 +93,8 @@ class Keeper:
         program = policy.program
         selection = program.selection(request)
         if policy.store.blocking:
-            store: Any = policy.async_store
             found = self.check_elsewhere(request, selection)
-            return begun(found) if store.away() else found  # away: it will answer without waiting
+            return begun(found) if self.away() else found  # away: it will answer without waiting
         verdict = program.quick(selection, request) if selection.is_simple else policy.check(request)
         self.note(selection, verdict, perf_counter_ns() - began)
         return verdict
@@ -196,10 +197,12 @@ class Keeper:
         return self.ask_elsewhere(operation, plan, *more)
 
     def away(self) -> str:
-        """Why a store that is elsewhere cannot be asked at this moment."""
+        """Why a store that is elsewhere cannot be asked at this moment; empty where to ask is the only way to know."""
         store: Any = self.policy.async_store
-        found: str = store.away()
-        return found
+        if store is not self.linked[0]:
+            self.linked = store, store.link()  # a worker has one loop, and need not look for it each time
+        link = self.linked[1]
+        return link.away() if link is not None else ""
 
     def stood_in(self, desk: Desk | None, key: str | bytes, cost: int) -> Decision | None:
         """The answer of a desk while its store is known to be away; None: it must be asked."""

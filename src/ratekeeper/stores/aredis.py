@@ -81,7 +81,12 @@ class AsyncRedisStore:
 
     def away(self) -> str:
         """Why the store cannot be asked at this moment; empty where to ask is the only way to know."""
-        return "" if self.settings.is_cluster else self.office().home.away()
+        link = self.link()
+        return "" if link is None else link.away()
+
+    def link(self) -> AsyncLink | None:
+        """The link of the running loop, for as long as the store is open; None: a cluster has one for each node."""
+        return None if self.settings.is_cluster else self.office().home
 
     def desk(self, space: str, limit: Limit | Several) -> Desk | None:
         """Where one limit is counted while ``away`` says why; None: ``answer_away`` must be asked."""
