@@ -14,7 +14,9 @@ class Relay:
     def __init__(self, port: int, delay: float) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        self.process = multiprocessing.get_context("fork").Process(target=run, args=(listener, port, delay))
+        self.process = multiprocessing.get_context("fork").Process(
+            target=run, args=(listener, port, delay), daemon=True
+        )
         self.process.start()
         listener.close()
 

@@ -225,21 +225,22 @@ def test_a_full_server_fails_alone_and_takes_nothing():
         server.close()
 
 
-def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server):
+@pytest.mark.parametrize(("many", "commands"), [(4, 1), (10, 2)])  # of 62 the first 32 go ahead: the server is idle
+def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server, many, commands):
     async def main():
         store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
         limiters = [AsyncLimiter(Limit(40, "50 days", algorithm=name), store=store) for name in ALL]
         await limiters[0].check("warm")
         client = redis_server.client()
         client.config_resetstat()
-        calls = [limiter.check("k") for limiter in limiters for _ in range(10)]
+        calls = [limiter.check("k") for limiter in limiters for _ in range(many)]
         calls += [limiters[0].peek("k"), limiters[0].refund("other")]
         answers = await asyncio.gather(*calls)
-        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == commands
         for number in range(len(ALL)):
-            part = answers[number * 10 : number * 10 + 10]
-            assert [decision.remaining for decision in part] == list(range(39, 29, -1))
-        assert answers[-2].remaining == 30
+            part = answers[number * many : number * many + many]
+            assert [decision.remaining for decision in part] == list(range(39, 39 - many, -1))
+        assert answers[len(ALL) * many].remaining == 40 - many
         await store.close()
 
     asyncio.run(main())

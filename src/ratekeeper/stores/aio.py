@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CONNECT_FOR = 1.0  # seconds, in the background
 MOST = 64  # requests of one command
+EARLY = 32  # to a server that has nothing to do: it decides these while we write the next
 
 
 class Wire(asyncio.Protocol):
@@ -107,7 +108,7 @@ class AsyncLink:
             self.loop.call_soon(self.flush)
             if self.timer is None:
                 self.timer = self.loop.call_at(self.since + self.settings.deadline, self.expire)
-        elif many == MOST:
+        elif many == MOST or (many == EARLY and not self.in_flight):
             self.flush()
         return future
 
