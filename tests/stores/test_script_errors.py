@@ -116,12 +116,15 @@ def test_a_script_that_is_killed_has_written_nothing(server, store):
             with contextlib.suppress(Exception):
                 killed.append(killer.script_kill())
 
+    def peek_on(plan):
+        for _ in range(100):  # until the killer comes in time
+            store.peek(plan)
+
     thread = threading.Thread(target=kill)
     thread.start()
     try:
         with pytest.raises(StoreUnavailable, match=r"[Kk]illed") as failed:
-            for _ in range(100):  # until the killer comes in time
-                store.peek(many)
+            peek_on(many)
         assert failed.value.charged is None  # the words of a killed script are not those of one that never ran
     finally:
         ended.set()
