@@ -238,7 +238,7 @@ def test_the_timeout_of_a_call_bounds_its_waits(colour):
     found = call(shop, colour, count=2, retry=SURE, timeout=5)
     assert found == ["RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"]
     assert len(shop.times) == 1
-    assert 0 < shop.timeouts[0] <= 5
+    assert 0 < shop.timeouts[0] <= 5.1  # gRPC sends few digits, rounded up
 
 
 def test_the_error_is_a_limit_exceeded_too():
