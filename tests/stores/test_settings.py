@@ -33,6 +33,7 @@ def test_options_in_the_url_and_beside_it():
     assert (settings.deadline, settings.deny_cache, settings.local_share, settings.lease) == (0.02, False, 0.1, "auto")
     assert settings.prefix == "other"
     assert Settings("redis://h", deadline=None).deadline == 0.05
+    assert [Settings("redis://h", deadline=given).connects_for for given in (None, 1.0, 10.0)] == [1.0, 1.0, 10.0]
     assert Settings("rediss://h").tls is not None
     assert Settings("redis+cluster://h?tls=on&tls_verify=off").tls is not None
     assert Settings("redis://h").tls is None

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ratekeeper.stores.script import Script
     from ratekeeper.stores.settings import Address, Settings
 
-CONNECT_FOR = 1.0  # seconds, in the background
 MOST = 64  # requests of one command
 EARLY = 32  # to a server that has nothing to do: it decides these while we write the next
 
@@ -216,7 +215,7 @@ class AsyncLink:
     async def connect(self) -> None:
         wire = None
         try:
-            async with asyncio.timeout(CONNECT_FOR):
+            async with asyncio.timeout(self.settings.connects_for):
                 self.address = await self.find()
                 wire = await open_wire(self.address, self.settings, self.receive, self.lost)
                 handshake = Handshake(self.settings, self.script)

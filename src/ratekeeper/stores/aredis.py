@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.stores.aio import CONNECT_FOR, AsyncLink, ask_once
+from ratekeeper.stores.aio import AsyncLink, ask_once
 from ratekeeper.stores.books import Books
 from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
@@ -173,11 +173,6 @@ class AsyncRedisStore:
                 return done.value
 
 
-def share(places: Sequence[Address]) -> float:
-    """Seconds for each place to be asked: one that hangs must leave time for the next, and for the one it names."""
-    return CONNECT_FOR / min(len(places) + 1, 5)
-
-
 async def resolved(answer: Any) -> Any:
     return answer
 
@@ -243,13 +238,17 @@ class Office:
                 raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
         return self.link_to(place)
 
+    def share(self, places: Sequence[Address]) -> float:
+        """Seconds for each place to be asked: one that hangs must leave time for the next, and for the one it names."""
+        return self.settings.connects_for / min(len(places) + 1, 5)
+
     async def learn_slots(self) -> None:
         why = ""
         try:
             places = self.slots.places()
             for place in places:
                 try:
-                    async with asyncio.timeout(share(places)):
+                    async with asyncio.timeout(self.share(places)):
                         self.slots.learn(await ask_once(place, self.settings, b"CLUSTER", b"SLOTS"), place)
                 except (OSError, StoreUnavailable) as error:  # a TimeoutError is an OSError
                     why = str(error) or "no answer"
@@ -269,7 +268,7 @@ class Office:
         for place in places:
             try:
                 words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self.settings.service.encode())
-                async with asyncio.timeout(share(places)):
+                async with asyncio.timeout(self.share(places)):
                     reply = await ask_once(place, self.settings, *words)
             except (OSError, StoreUnavailable) as error:  # a TimeoutError is an OSError
                 why = str(error) or "no answer"

@@ -28,10 +28,28 @@ if TYPE_CHECKING:
     from ratekeeper.stores.script import Script
     from ratekeeper.stores.settings import Address, Settings
 
-CONNECT_FOR = 1.0  # seconds, in the background
+SHORTEST = 0.0005  # seconds to wait where the deadline has passed: a timeout of 0 would mean something else
 IDLE = 1.0  # seconds after which a connection may have been closed by something in between
 DONE = threading.Event()
 DONE.set()
+
+
+def open_socket(address: Address, settings: Settings, seconds: float) -> socket.socket:
+    """A connected socket; none is left open if something stops that."""
+    is_local = settings.scheme == "unix"
+    made = socket.socket(socket.AF_UNIX) if is_local else socket.create_connection(address, seconds)
+    try:
+        if is_local:
+            made.settimeout(seconds)
+            made.connect(address[0])
+        else:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if settings.tls is not None:
+                made = settings.tls.wrap_socket(made, server_hostname=address[0])
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 class Connection:
@@ -39,16 +57,8 @@ class Connection:
 
     def __init__(self, address: Address, settings: Settings, until: float) -> None:
         self.address = address
-        left = until - monotonic()
-        if settings.scheme == "unix":
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(left)
-            self.socket.connect(address[0])
-        else:
-            self.socket = socket.create_connection(address, left)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if settings.tls is not None:
-                self.socket = settings.tls.wrap_socket(self.socket, server_hostname=address[0])
+        left = max(SHORTEST, until - monotonic())
+        self.socket = open_socket(address, settings, left)
         self.is_plain = settings.tls is None
         self.reader = Reader()
         self.used_at = monotonic()
@@ -72,7 +82,7 @@ class Connection:
     def send_and_read(self, payload: bytes, until: float) -> bytes:
         """Send all of ``payload``, and wait for what comes first; empty if the other side closed."""
         now = self.used_at = monotonic()
-        left = max(0.0005, until - now)
+        left = max(SHORTEST, until - now)
         if self.is_plain and core is not None:
             return core.exchange(self.socket.fileno(), payload, left)
         if not -0.001 < left - self.patience < 0.0001:  # setting it is a system call
@@ -204,7 +214,7 @@ class Link:
             return self.attempt
 
     def connect(self, attempt: threading.Event) -> None:
-        until = monotonic() + CONNECT_FOR
+        until = monotonic() + self.settings.connects_for
         connection = None
         try:
             connection = Connection(self.find(until), self.settings, until)

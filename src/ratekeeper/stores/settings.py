@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Address = tuple[str, int]  # a unix socket is (path, 0)
 
+CONNECTS_FOR = 1.0  # seconds at least
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 
@@ -148,6 +149,11 @@ class Settings:
     @property
     def is_cluster(self) -> bool:
         return self.scheme == "redis+cluster"
+
+    @property
+    def connects_for(self) -> float:
+        """Seconds that a new connection may take: longer than most callers wait, as it is made in the background."""
+        return max(CONNECTS_FOR, self.deadline)
 
 
 def split(url: str) -> Any:
