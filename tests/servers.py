@@ -1,6 +1,7 @@
 """Real servers for tests, on free ports of the loopback: started when first asked for, ended with the session."""
 
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -14,25 +15,31 @@ import pytest
 # A run that is killed must leave no server behind: where there is setpriv, the kernel ends them with the thread, ours,
 # that started them.
 WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+FIRST_GIVEN = 32_768  # ports from here on are the system's to give: see ip_local_port_range
 PLACES = f"{Path(sys.prefix, 'bin')}:/usr/local/bin:/usr/bin:/bin"
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port where nobody listens, also not in a moment.
 
-
-def low_port():
-    """A port whose cluster bus, 10000 above it, is a port too."""
+    It is none of those that the system gives to whoever asks for any, which every client does that connects, so nobody
+    else has it by the time that our server binds it, or binds it again.  Nor is the one that is 10000 above it, where
+    the server of a cluster has its bus.
+    """
     while True:
-        port = free_port()
-        if port < 55_000:
-            return port
-        port -= 20_000
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        port = random.SystemRandom().randrange(10_000, FIRST_GIVEN - 10_000)  # each worker of a run seeds random alike
+        with contextlib.suppress(OSError), socket.socket() as probe, socket.socket() as bus:
             probe.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
             return port
+
+
+@contextlib.contextmanager
+def nobody():
+    """A port where nobody listens for as long as the block lasts: it is taken, by one who does not."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 class Server:
@@ -42,10 +49,16 @@ class Server:
         self.binary = shutil.which(name, path=PLACES)
         if self.binary is None:
             pytest.skip(f"no {name} here")
-        self.port = port or free_port()
         self.folder = tempfile.mkdtemp(prefix="ratekeeper-")
         self.options = {"save": "", "bind": "127.0.0.1", "enable-debug-command": "local", **options}
-        self.start()
+        self.port = port or free_port()
+        try:
+            self.start()
+        except OSError:
+            if port:
+                raise
+            self.port = free_port()  # somebody was quicker
+            self.start()
 
     @property
     def url(self):
@@ -61,18 +74,20 @@ class Server:
         self.process = subprocess.Popen([*WITH_US, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.wait()
 
-    def wait(self, seconds=20):
+    def wait(self, seconds=60):
         """Until it answers, whatever it says."""
         until = time.monotonic() + seconds
         while True:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), 1) as probe:
                     probe.sendall(b"PING\r\n")
-                    if probe.recv(100):
+                    if probe.recv(100) and self.process.poll() is None:  # it, and not another who had the port before
                         return
             except OSError:
-                if time.monotonic() > until or self.process.poll() is not None:
+                if time.monotonic() > until:
                     raise
+            if self.process.poll() is not None:
+                raise OSError(f"{self.binary} ended with {self.process.returncode} on port {self.port}")
 
     def client(self, **options):
         import redis
@@ -89,13 +104,13 @@ class Server:
 
 
 class Cluster:
-    """Three masters with a third of the slots each."""
+    """Three masters with a third of the slots each; who is silent for ``patience`` milliseconds is taken for dead."""
 
     SHARES = ((0, 5460), (5461, 10922), (10923, 16383))
 
-    def __init__(self):
+    def __init__(self, patience=60_000):
         options = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "appendonly": "no"}
-        self.servers = [Server(port=low_port(), **options) for _ in self.SHARES]
+        self.servers = [Server(**options) for _ in self.SHARES]
         clients = [server.client() for server in self.servers]
         for client, (first, last) in zip(clients, self.SHARES, strict=True):
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
@@ -105,6 +120,8 @@ class Cluster:
         for client in clients:
             while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
                 assert time.monotonic() < until, "the cluster does not come together"
+        for client in clients:  # it comes together sooner with less patience; then a busy machine is no failure
+            client.config_set("cluster-node-timeout", patience)
 
     @property
     def url(self):
@@ -122,10 +139,10 @@ class Cluster:
 
 
 class Sentinel(Server):
-    """A sentinel that watches one master under the name ``main``."""
+    """A sentinel that watches one master under the name ``main``, and calls it down after ``patience`` milliseconds."""
 
-    def __init__(self, master):
-        self.master = master
+    def __init__(self, master, patience=60_000):
+        self.master, self.patience = master, patience
         super().__init__()
 
     @property
@@ -137,7 +154,7 @@ class Sentinel(Server):
             f"port {self.port}",
             "bind 127.0.0.1",
             f"sentinel monitor main 127.0.0.1 {self.master.port} 1",
-            "sentinel down-after-milliseconds main 500",
+            f"sentinel down-after-milliseconds main {self.patience}",
             "sentinel failover-timeout main 3000",
         ]
         settings = Path(self.folder, "sentinel.conf")

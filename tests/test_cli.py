@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from ratekeeper import Limiter, __version__, info
 from ratekeeper.cli import app
+from tests.servers import free_port
 
 RULES = """
 [[rules]]
@@ -219,9 +220,10 @@ def one_line(found):
 
 @pytest.mark.usefixtures("own_logs")
 def test_serve_opens_one_door_at_each_address():
-    found = run("serve", "--http", "127.0.0.1:1999", "--resp", "127.0.0.1:1999", "--workers", 2)
+    address = f"127.0.0.1:{free_port()}"
+    found = run("serve", "--http", address, "--resp", address, "--workers", 2)
     assert found.exit_code == 2
-    assert "--resp: expected an address of its own, got '127.0.0.1:1999', that of --http." in one_line(found)
+    assert f"--resp: expected an address of its own, got '{address}', that of --http." in one_line(found)
 
 
 def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):
@@ -253,7 +255,7 @@ def test_a_package_that_is_not_installed_is_named(missing, extra, command, tmp_p
     (tmp_path / "rules.toml").write_text('[[rules]]\nname = "a"\nlimit = "1/s"\n')
     code = f"import sys; sys.modules[{missing!r}] = None; from ratekeeper.__main__ import main; main()"
     words = [sys.executable, "-c", code, *[str(tmp_path / word) if word == "rules.toml" else word for word in command]]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert (ended.returncode, ended.stderr) == (
         2,
         f"ratekeeper: expected {missing} to be installed. Run: pip install 'ratekeeper[{extra}]'\n",

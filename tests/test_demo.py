@@ -59,7 +59,7 @@ def test_gcra_and_token_bucket_agree(lanes: dict[str, demo.Lane]) -> None:
 
 
 def test_into_a_pipe_it_is_plain_text() -> None:
-    done = subprocess.run([sys.executable, "-m", "ratekeeper.demo", "--fast"], capture_output=True, timeout=50)
+    done = subprocess.run([sys.executable, "-m", "ratekeeper.demo", "--fast"], capture_output=True, timeout=100)
     text = done.stdout.decode()
     assert done.returncode == 0
     assert "\x1b" not in text
@@ -85,7 +85,7 @@ def test_on_a_terminal_it_redraws_in_place_and_in_colour(monkeypatch: pytest.Mon
     assert shown.count("\x1b[20A") == len(demo.PATTERN) - 1
     assert {"\x1b[31m", "\x1b[32m", "\x1b[33m"} <= set(COLOUR.findall(shown))
     last = COLOUR.sub("", shown.rpartition("\x1b[20A")[2]).replace("\x1b[K", "")
-    piped = subprocess.run([sys.executable, "-m", "ratekeeper.demo", "--fast"], capture_output=True, timeout=50)
+    piped = subprocess.run([sys.executable, "-m", "ratekeeper.demo", "--fast"], capture_output=True, timeout=100)
     assert piped.stdout.decode().endswith(last)
 
 

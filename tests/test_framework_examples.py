@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.servers import free_port
 
 ROOT = Path(__file__).parent.parent
 HTTP = ["aiohttp", "django", "drf", "fastapi", "flask", "litestar", "quart", "starlette"]
@@ -20,8 +21,7 @@ WITH_EXEMPTIONS = {"aiohttp", "django", "flask"}
 @contextmanager
 def started(name):
     """The port of the running example: it has said where it listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {**os.environ, "PORT": str(port), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", f"examples.{name}_app"]
     example = subprocess.Popen(
@@ -44,7 +44,7 @@ def started(name):
 
 @pytest.mark.parametrize("name", HTTP)
 def test_an_http_example(name):
-    with started(name) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with started(name) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         home = client.get("/")
         assert (home.status_code, home.json()) == (200, {"hello": "world"})
         assert home.headers["ratelimit-policy"] == '"per-ip";q=60;w=60'
@@ -65,7 +65,7 @@ def test_the_grpc_example():
     with started("grpc") as port:
         settings = {**os.environ, "PORT": str(port)}
         command = [sys.executable, "-m", "examples.grpc_app", "call"]
-        told = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=50, check=True)
+        told = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=100, check=True)
     *created, refused = told.stdout.splitlines()
     assert created == [f"created: order {number}" for number in range(5)]
     found = re.fullmatch(r"RESOURCE_EXHAUSTED: Too many requests\. Try again in \d+ seconds\. \((\d+) ms\)", refused)

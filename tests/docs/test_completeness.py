@@ -102,7 +102,7 @@ def test_every_spelling_of_a_unit_is_documented() -> None:
 @pytest.mark.parametrize("script", ["write-reference", "draw-pictures"])
 def test_what_is_generated_is_up_to_date(script: str) -> None:
     command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -96,7 +96,7 @@ def run_project(folder: Path, files: list[Block]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.code, "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--rootdir", "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -26,5 +26,5 @@ def compiled(name, folder, *flags):
     return target
 
 
-def run(program, *arguments, timeout=50):
+def run(program, *arguments, timeout=100):
     return subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True, timeout=timeout)

@@ -434,5 +434,5 @@ threading.Thread(target=forever, daemon=True).start()
 
 def test_an_interpreter_that_ends_is_left_in_peace():
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", SHUTDOWN], capture_output=True, text=True, timeout=50)
+        done = subprocess.run([sys.executable, "-c", SHUTDOWN], capture_output=True, text=True, timeout=100)
         assert (done.returncode, done.stdout) in ((0, "True\n"), (0, "False\n")), done.stderr

@@ -18,6 +18,7 @@ from ratekeeper.outbound.requests import PacedAdapter
 from ratekeeper.outbound.requests import PacingTimeout as RequestsTimeout
 from ratekeeper.testing import FakeClock
 from tests.outbound.web import serving
+from tests.servers import nobody
 
 STEADY = Retry(first=0.0)
 
@@ -129,29 +130,33 @@ def test_aiohttp_sends_bytes_again_but_not_an_iterator():
     ]  # fmt: skip
 
 
+@pytest.fixture
+def nowhere():
+    with nobody() as port:
+        yield f"http://127.0.0.1:{port}"
+
+
 @pytest.mark.parametrize("library", ["httpx", "requests", "aiohttp"])
-def test_a_server_that_is_not_there_is_tried_again_and_then_reported(library):
+def test_a_server_that_is_not_there_is_tried_again_and_then_reported(library, nowhere):
     clock = FakeClock()
-    with serving(Enforcing()) as url:
-        pass
     retry = Retry(2, first=1.0)
     if library == "httpx":
         with (
             httpx.Client(transport=PacedTransport(clock=clock, retry=retry)) as client,
             pytest.raises(httpx.ConnectError),
         ):
-            client.post(url)
+            client.post(nowhere)
     elif library == "requests":
         with requests.Session() as session:
             session.mount("http://", PacedAdapter(clock=clock, retry=retry))
             with pytest.raises(requests.exceptions.ConnectionError):
-                session.post(url)
+                session.post(nowhere)
     else:
 
         async def main():
             async with aiohttp.ClientSession(middlewares=[PacedMiddleware(clock=clock, retry=retry)]) as session:
                 with pytest.raises(aiohttp.ClientConnectorError):
-                    await session.post(url)
+                    await session.post(nowhere)
 
         asyncio.run(main())
     assert 0.0 < clock.now <= 3.0  # two waits, drawn from one second and from two

@@ -16,7 +16,7 @@ from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport, Pacin
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
-from tests.servers import free_port
+from tests.servers import nobody
 
 URL = "https://api.example.com/v1/things"
 STEADY = Retry(first=0.0)  # no jitter: exact times
@@ -325,13 +325,14 @@ def test_what_is_learned_settles_at_the_rate_of_a_bucket():
 def test_without_its_store_a_client_paces_by_itself():
     clock = FakeClock()
     server = Server(clock, (200, {}), (200, {}), (429, {"retry-after": "5"}))
-    nobody = RedisStore(f"redis://127.0.0.1:{free_port()}", clock=clock, local_share=1.0)
-    transport = PacedTransport(httpx.MockTransport(server), limit="2/second", store=nobody, retry=STEADY)
-    with httpx.Client(transport=transport) as session:
-        for _ in range(4):
-            session.get(URL)
+    with nobody() as port:
+        store = RedisStore(f"redis://127.0.0.1:{port}", clock=clock, local_share=1.0)
+        transport = PacedTransport(httpx.MockTransport(server), limit="2/second", store=store, retry=STEADY)
+        with httpx.Client(transport=transport) as session:
+            for _ in range(4):
+                session.get(URL)
+        store.close()
     assert server.times == [0.0, 0.5, 1.0, 6.0, 6.5]
-    nobody.close()
 
 
 def test_a_thousand_refused_clients_come_back_spread_and_never_early():

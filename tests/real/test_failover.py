@@ -46,7 +46,7 @@ def watched():
             servers.append(Server(**{"repl-diskless-sync-delay": 0, "repl-timeout": 60, **replicates}))
             stack.callback(servers[-1].close)
         until(lambda: servers[1].client().info("replication")["master_link_status"] == "up")
-        sentinel = Sentinel(servers[0])
+        sentinel = Sentinel(servers[0], patience=500)
         stack.callback(sentinel.close)
         until(lambda: sentinel.client().execute_command("SENTINEL", "REPLICAS", "main"))
         yield *servers, sentinel
@@ -81,7 +81,7 @@ def test_a_failover_by_sentinel(watched, kind):
 
 @pytest.fixture
 def cluster():
-    cluster = Cluster()
+    cluster = Cluster(patience=2000)
     yield cluster
     for server in cluster.servers:
         with contextlib.suppress(Exception):

@@ -4,10 +4,11 @@ import asyncio
 import http.client
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from ratekeeper.service.options import Bounds, Options
 from ratekeeper.service.worker import Worker
+from ratekeeper.testing import frozen
 
 ANY = "127.0.0.1:0"
 
@@ -22,7 +23,7 @@ class Running:
 
     def call(self, method, path, body=None, headers=None):
         """Status, headers by lower-case name, body (parsed where it is JSON)."""
-        wire = http.client.HTTPConnection(*self.addresses["http"], timeout=20)
+        wire = http.client.HTTPConnection(*self.addresses["http"], timeout=60)
         try:
             text = json.dumps(body) if isinstance(body, (dict, list)) else body
             wire.request(method, path, text, headers or {})
@@ -39,16 +40,25 @@ class Running:
 
     def run(self, coroutine):
         """Run something on the service's own loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
 
 @contextmanager
-def running(tmp_path=None, rules=None, bounds=None, **options):
+def running(tmp_path=None, rules=None, bounds=None, still=False, **options):
+    """``still``: no time passes for its limits, however long a test takes; nor for any other in this process."""
+    with ExitStack() as stack:
+        if still:
+            stack.enter_context(frozen())
+        yield stack.enter_context(started(tmp_path, rules, bounds, options))
+
+
+@contextmanager
+def started(tmp_path, rules, bounds, options):
     if rules is not None:
         path = tmp_path / "rules.toml"
         path.write_text(rules)
         options["rules"] = path
-    options = Options(**{"http": ANY, "patience": 2.0, **options}, bounds=bounds or Bounds())
+    options = Options(**{"http": ANY, "patience": 20.0, **options}, bounds=bounds or Bounds())
     loop = asyncio.new_event_loop()
     made, failed = [], []
     ready = threading.Event()
@@ -66,7 +76,7 @@ def running(tmp_path=None, rules=None, bounds=None, **options):
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     if failed:
         thread.join()
         loop.close()
@@ -76,6 +86,6 @@ def running(tmp_path=None, rules=None, bounds=None, **options):
         yield found
     finally:
         if not made[0].ended.is_set():
-            asyncio.run_coroutine_threadsafe(made[0].close(), loop).result(20)
-        thread.join(20)
+            asyncio.run_coroutine_threadsafe(made[0].close(), loop).result(60)
+        thread.join(60)
         loop.close()

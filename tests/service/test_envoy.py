@@ -36,7 +36,7 @@ def connected(service):
 
 @pytest.fixture(scope="module")
 def channel():
-    with running(envoy_config=CONFIG, grpc=ANY, http=None) as service, connected(service) as found:
+    with running(envoy_config=CONFIG, grpc=ANY, http=None, still=True) as service, connected(service) as found:
         yield found
 
 
@@ -81,7 +81,7 @@ def test_unlimited_zero_and_shadow(ask):
 
 
 def test_what_passes_in_shadow_is_no_refusal():
-    with running(envoy_config=CONFIG, grpc=ANY, http=None) as service, connected(service) as channel:
+    with running(envoy_config=CONFIG, grpc=ANY, http=None, still=True) as service, connected(service) as channel:
         ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
         assert [ask(asked({"trial": "x"})).overall_code for _ in range(4)] == [OK] * 4
         tally = service.worker.keeper.tally
@@ -143,7 +143,7 @@ def test_health_and_reflection(channel):
 
 def test_without_a_configuration_descriptors_meet_the_rules(tmp_path):
     rules = '[[rules]]\nname = "writes"\nmatch = "POST /x"\nby = "ip"\nlimit = "2/hour"\n'
-    with running(tmp_path, rules, grpc=ANY, http=None) as service, connected(service) as channel:
+    with running(tmp_path, rules, grpc=ANY, http=None, still=True) as service, connected(service) as channel:
         ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
         request = asked({"remote_address": "198.51.100.1", "method": "POST", "path": "/x"})
         answers = [ask(request) for _ in range(3)]
@@ -221,7 +221,7 @@ def test_a_question_that_is_known_is_answered_as_before(tmp_path):
     config = tmp_path / "limits.yaml"
     text = "domain: edge\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {}}}}}\n"
     config.write_text(text.format(5))
-    with running(envoy_config=config, grpc=ANY, http=None) as service, connected(service) as channel:
+    with running(envoy_config=config, grpc=ANY, http=None, still=True) as service, connected(service) as channel:
         ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
         answers = [ask(asked({"user": "u"})) for _ in range(7)]
         assert [answer.statuses[0].limit_remaining for answer in answers] == [4, 3, 2, 1, 0, 0, 0]
@@ -256,10 +256,10 @@ def test_a_dead_store_is_stood_in_for(tmp_path):
 )
 def test_no_bytes_bring_the_door_down(channel, sent):
     call = channel.unary_unary("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
-    answer, outcome = call.with_call(sent, timeout=10) if is_read(sent) else (None, None)
+    answer, outcome = call.with_call(sent, timeout=60) if is_read(sent) else (None, None)
     if outcome is None:
         with pytest.raises(grpc.RpcError) as refused:
-            call(sent, timeout=10)
+            call(sent, timeout=60)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     else:
         assert rls_pb2.RateLimitResponse.FromString(answer).overall_code in (OK, OVER)

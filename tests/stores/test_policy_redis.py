@@ -8,7 +8,7 @@ from ratekeeper import Policy, Request
 from ratekeeper.testing import FakeClock
 
 HERE = "203.0.113.9"
-NOWHERE = "redis://:secret@127.0.0.1:1/0"
+NOWHERE = "redis://:secret@127.0.0.1:1/0?deadline=10"
 
 
 def policy(url, *rules, clock=None, **settings):
@@ -18,8 +18,10 @@ def policy(url, *rules, clock=None, **settings):
 
 def test_sync_and_async_count_as_one_and_all_or_nothing(redis_server):
     redis_server.client().flushall()
-    own = policy(redis_server.url, {"limit": "6/hour"}, {"match": "/a", "limit": "2/hour"})
-    other = policy(redis_server.url, {"limit": "6/hour"}, {"match": "/a", "limit": "2/hour"})  # another host
+    own, other = (  # two hosts
+        policy(redis_server.url + "?deadline=10", {"limit": "6/hour"}, {"match": "/a", "limit": "2/hour"})
+        for _ in range(2)
+    )
 
     async def main():
         found = [(await each.acheck(Request(peer=HERE, path="/a"))).allowed for each in (own, other, own, other)]
@@ -41,7 +43,7 @@ def test_sync_and_async_count_as_one_and_all_or_nothing(redis_server):
 def test_penalty_grace_and_shadow_on_a_fleet(redis_server):
     redis_server.client().flushall()
     own = policy(
-        redis_server.url,
+        redis_server.url + "?deadline=10",
         {"limit": "2/hour fixed_window", "grace": 1, "penalty": {"after": 2, "within": "1 hour", "block": "1 day"}},
         {"limit": "1/hour", "mode": "shadow"},
     )

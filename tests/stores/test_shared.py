@@ -66,7 +66,7 @@ def run(*scripts):
     """Each script in a process of its own, all at once; what each printed."""
 
     def one(script):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -174,7 +174,7 @@ print("ok")
 
 def test_a_fork_under_load_leaves_no_lock_behind(name):
     command = [sys.executable, "-W", "ignore", "-c", FORK.format(name=name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
 
 

@@ -13,7 +13,7 @@ from ratekeeper.stores.redis import RedisStore
 from ratekeeper.stores.standby import Share
 from ratekeeper.testing import FakeClock
 
-NOWHERE = "redis://:secret@127.0.0.1:1/0"
+NOWHERE = "redis://:secret@127.0.0.1:1/0?deadline=10"
 STORES = [MemoryStore]
 if core is not None:
     from ratekeeper.stores.native import NativeStore

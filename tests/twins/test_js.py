@@ -82,6 +82,6 @@ def walks_of_all(each):
 def test_the_page_decides_what_python_decides():
     """tests/real/test_report_page.py does the same in a browser."""
     command = ["node", "-e", f"{IN_NODE}\n{RUNNER}", str(RULES_JS)]
-    done = subprocess.run(command, input=walks_of_all(150), capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, input=walks_of_all(150), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"walks": 900, "wrong": []}
