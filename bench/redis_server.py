@@ -4,6 +4,8 @@ A decision at most 7 times ``EVALSHA 'return 1'``; three limits of one subject a
 at most 2.5 times; a refusal at most 0.75 times an admission, and no write; in a batch of 64 at most half of a single
 one; a sliding log at most 1.7 times the bucket, and at most 10 bytes an entry from 100 entries on.
 
+Beside these stands what no script can do without that reads the server's clock and a record and writes it back.
+
 Interleaved rounds, the best of each; 32 commands are on their way at a time, so that the server works without pause.
 Memory is the server's MEMORY USAGE of all keys that one caller has after so many checks, beside two peers.
 """
@@ -35,6 +37,16 @@ BATCH = 64
 LOGS = {30: 64, 100: 400, 1_000: 4_000, 10_000: 40_000}  # entries, and a limit above them that is not met
 Plan = tuple[Check, ...]
 NAMES = ("redis-server", "valkey-server")
+FLOOR = "no rule: clock, record, answer"
+# A check without its rule: the same words, the clock, a record read, one as long written and answered.
+NO_RULE = """
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+local record = call('GET', KEYS[1])
+call('SET', KEYS[1], '01234567890123456789', 'PX', ARGV[2])
+return record
+"""
 
 
 class Pipe:
@@ -106,6 +118,7 @@ def measure(name: str) -> None:
     store = RedisStore(server.url, deadline=10)
     pipe = Pipe(server, store)
     words = {"EVALSHA 'return 1'": spoken(b"EVALSHA", client.script_load("return 1").encode(), b"1", b"key")}
+    words[FLOOR] = spoken(b"EVALSHA", client.script_load(NO_RULE).encode(), b"1", b"key", b"limits" * 4, b"2000")
     all_plans = plans()
     for title, each in all_plans.items():
         for _ in range(3):  # loads the script, and takes the admissions of what is to be refused

@@ -29,27 +29,43 @@ VERSION_1 = [
     ),
 ]
 
+# The same of version 2.
+VERSION_2 = [
+    ("3/minute", "{E4NULvEPff2-J0RNAfbyeg}", "000000003dfd2400" + "00000000"),
+    ("3/minute fixed_window", "{6_sKeVRpn4uY-u9VdksguA}", "00000000000010" + "0000000002"),
+    ("3/minute sliding_window", "{5yKtvVUfYjAA8u0L3Uealg}", "00000000000010" + "00" + "0000000002" + "00" * 5),
+    ("3/minute sliding_log", "{fBC0fX2ZsOrgWduGou2n4w}.0", "0000003b9aca00" + "0000003b9e9a90"),
+    (
+        ["3/second", "7/minute fixed_window"],
+        "{oIZMJdgQ-13oTY6QZfX-kA}",
+        "000000003ba4f62a00000002" + "00000000000010" + "0000000002",
+    ),
+]
+OLD = [(b"1", *each) for each in VERSION_1] + [(b"2", *each) for each in VERSION_2]
+
 # The same of this version.  If these change, stores of two releases would read each other's records as nonsense: give
 # codec.VERSION another value, and keep a line of the old ones above.
+NOW = "000000003b9e9a90"
 PRESENT = [
-    ("3/minute", "", "000000003dfd2400" + "00000000"),
-    ("3/minute token_bucket", "", "000000003dfd2400" + "00000000"),
-    ("3/minute leaky_bucket", "", "000000003dfd2400" + "00000000"),
-    ("3/minute fixed_window", "", "00000000000010" + "0000000002"),
-    ("3/minute sliding_window", "", "00000000000010" + "00" + "0000000002" + "00" * 5),
-    ("3/minute sliding_window slices 2", "", "00000000000010" + "01" + "0000000002" + "00" * 10),
-    ("3/minute sliding_log", ".0", "0000003b9aca00" + "0000003b9e9a90"),
-    ("3 concurrent", ".0", "0000003b9aca00" + "0000003b9e9a90"),
+    ("3/minute", "", NOW + "000000003dfd2400" + "00000000"),
+    ("3/minute token_bucket", "", NOW + "000000003dfd2400" + "00000000"),
+    ("3/minute leaky_bucket", "", NOW + "000000003dfd2400" + "00000000"),
+    ("3/minute fixed_window", "", NOW + "0000000002"),
+    ("3/minute sliding_window", "", NOW + "0000000002" + "00" * 5),
+    ("3/minute sliding_window slices 2", "", NOW + "0000000002" + "00" * 10),
+    ("3/minute sliding_log", ".0", "0000003b9aca00" + NOW[2:]),
+    ("3 concurrent", ".0", "0000003b9aca00" + NOW[2:]),
     (
         "130/minute sliding_log",
         ".0r",
         # capacity, head, size; newest, kept until; how many in the back, what is live in the front: from, to
-        ("000002" + "000000" + "000001" + "0000003b9e9a90" + "000001e8c21200" + "010001")
-        + ("0000003b9e9a90" + "00" * 35)  # the back
+        ("000002" + "000000" + "000001" + NOW[2:] + "000001e8c21200" + "010001")
+        + (NOW[2:] + "00" * 35)  # the back
         + ("0000003b9aca00" + "00" * 35)  # the front
         + ("0000003b9aca00" + "00" * 7),  # the slots
     ),
-    (["3/second", "7/minute fixed_window"], "", "000000003ba4f62a00000002" + "00000000000010" + "0000000002"),
+    (["3/second", "7/minute fixed_window"], "", NOW + "000000003ba4f62a00000002" + NOW + "0000000002"),
+    (["7/minute fixed_window", "3/second"], "", NOW + "0000000002" + "000000003ba4f62a00000002"),
 ]
 
 
@@ -68,7 +84,7 @@ def plan_of(limit, cost=1):
 
 @pytest.mark.parametrize(("limit", "suffix", "record"), PRESENT)
 def test_the_bytes_of_a_record_change_with_its_version_only(any_server, store, limit, suffix, record):
-    assert codec.VERSION == b"2"
+    assert codec.VERSION == b"3"
     store.check(plan_of(limit))
     store.clock.advance(0.25)
     store.check(plan_of(limit))
@@ -79,11 +95,11 @@ def test_the_bytes_of_a_record_change_with_its_version_only(any_server, store, l
 
 
 def write_old(client):
-    for _, name, record in VERSION_1:
+    for _, _, name, record in OLD:
         client.set(f"rk:records:{name}", bytes.fromhex(record), px=KEPT)
 
 
-@pytest.mark.parametrize("limit", [each[0] for each in VERSION_1])
+@pytest.mark.parametrize("limit", [each[0] for each in VERSION_1])  # which has them all
 def test_a_record_of_another_version_neither_fails_nor_counts(any_server, store, limit):
     client = any_server.client()
     write_old(client)
@@ -98,12 +114,12 @@ def test_a_record_of_another_version_neither_fails_nor_counts(any_server, store,
     assert all(0 < client.pttl(name) <= KEPT for name in before)
 
 
-def test_these_are_the_names_of_version_1(monkeypatch):
+@pytest.mark.parametrize(("version", "limit", "name", "_"), OLD)
+def test_these_are_the_names_of_old_versions(monkeypatch, version, limit, name, _):
     """Else the test above would prove nothing."""
-    monkeypatch.setattr(codec, "VERSION", b"1")
-    for limit, name, _ in VERSION_1:
-        ledger = codec.Ledger("records", parse_limits(limit))
-        assert (ledger.name("k") + ledger.subjects[0].suffix).decode() == f"rk:records:{name}"
+    monkeypatch.setattr(codec, "VERSION", version)
+    ledger = codec.Ledger("records", parse_limits(limit))
+    assert (ledger.name("k") + ledger.subjects[0].suffix).decode() == f"rk:records:{name}"
 
 
 CHANGES = [

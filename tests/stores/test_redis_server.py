@@ -26,7 +26,7 @@ from tests.stores.test_redis import ENDLESS
 prefixes = itertools.count()
 HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
 ALL = ["gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]
-LEAST = "+evalsha +eval +script|load +time +get +set +del +getrange +setrange +pexpire"
+LEAST = "+evalsha +eval +script|load +time +get +mget +set +del +getrange +setrange +pexpire"
 
 
 @pytest.fixture

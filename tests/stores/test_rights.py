@@ -10,6 +10,7 @@ import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
 from ratekeeper.model import Check, parse_limits
+from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
@@ -44,6 +45,16 @@ def all_operations(url):
         for _ in range(20):  # a long log is told anew how long to live
             store.check((Check("acl", "long", Limit.parse("300/minute sliding_log"), 1),))
             clock.advance(600)
+
+    asyncio.run(many_at_once(url))
+
+
+async def many_at_once(url):
+    store = AsyncRedisStore(url, prefix="rk", deadline=10)
+    try:
+        await asyncio.gather(*[store.check((Check("acl", key, Limit.parse("5/minute"), 1),)) for key in "ab"])
+    finally:
+        await store.close()
 
 
 def ask_all(store):

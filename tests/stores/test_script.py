@@ -3,13 +3,17 @@
 import itertools
 import random
 import re
+import socket
+import struct
 from importlib.resources import files
 
 import pytest
+from hiredis import Reader
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.model import Check, Several, empty_state, parse_limits
+from ratekeeper.stores.codec import CheckOne, Ledger, command, opened
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.stores.script import KINDS, compose
@@ -17,7 +21,7 @@ from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import live
 
 prefixes = itertools.count()
-DRIVER = {"redis.lua", "ring.lua", "upkeep.lua"}
+DRIVER = {"redis.lua", "ring.lua", "ring_read.lua", "ring_whole.lua", "ring_write.lua", "upkeep.lua"}
 
 
 def test_only_the_driver_calls_the_server():
@@ -154,6 +158,52 @@ def test_a_plan_of_many_subjects_is_still_all_or_nothing(stores, many):
     with_room = (*[Check("s", f"other {number}", limit, 1) for number in range(many)], last[-1])
     assert [bool(answer) for answer in remote.check(with_room)] == [True] * many + [False]
     assert remote.peek(with_room[:1])[0].remaining == 2
+
+
+@pytest.mark.parametrize("limit", [limit for limit in LIMITS if not hasattr(limit, "limits")], ids=str)
+def test_an_admission_is_answered_with_the_record_that_was_written(stores, any_server, limit):
+    """Which also tells when: nothing is made for the reply alone.  A long log is only glimpsed at."""
+    clock, remote, _ = stores
+    client = any_server.client()
+    ledger = remote.books.ledger("answers", limit)
+    name = ledger.name("k") + ledger.subjects[0].suffix
+    for _ in range(2):
+        clock.advance(0.001)
+        reply = asked(any_server, remote, ledger, clock.micros)
+        assert opened(reply, ledger.subjects[0]) == (True, clock.micros, reply)
+        assert reply == client.get(name) or ledger.subjects[0].ring
+    for _ in range(70):
+        reply = asked(any_server, remote, ledger, clock.micros)
+    assert opened(reply, ledger.subjects[0]) == (False, clock.micros, reply[8:])
+    assert reply[8:] == client.get(name) or ledger.subjects[0].ring
+
+
+def asked(server, remote, ledger, now):
+    """The bytes that a check is answered with."""
+    reader = Reader()
+    with socket.create_connection(("127.0.0.1", server.port)) as wire:
+        wire.sendall(command([CheckOne(ledger, "k", 1)], b"EVAL", remote.script.text, now))
+        while (reply := reader.gets()) is False:
+            reader.feed(wire.recv(1 << 16))
+    return reply
+
+
+def test_refusals_at_the_instant_0_and_of_what_was_never_there(stores):
+    clock, remote, model = stores
+    clock.move_to(0)
+    for limit in LIMITS:
+        for cost in (10**6, 1, 1, 1, 10**6):
+            plan = (Check(str(limit), "zero", limit, cost),)
+            assert figures(remote.check(plan)) == figures(model.check(plan)), (limit, cost)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+@pytest.mark.parametrize("reply", [b"", b"OK", b"PONG", b"x" * 11, b"\xff" * 7, b"\xff" * 60])
+def test_what_is_no_record_is_no_answer(limit, reply):
+    ledger = Ledger("s", limit)
+    if len(ledger.subjects) == 1:
+        with pytest.raises((ValueError, IndexError, struct.error)):
+            opened(reply, ledger.subjects[0])
 
 
 def test_every_rule_has_a_letter():

@@ -8,8 +8,10 @@ import threading
 import pytest
 
 from ratekeeper import AsyncLimiter, Limiter
+from ratekeeper.stores.flight import spoken
+from ratekeeper.stores.script import compose
 
-END_OF_HANDSHAKE = b"states\r\n$1\r\n0\r\n"
+END_OF_HANDSHAKE = spoken(*compose().nothing).partition(b"\r\n")[2]
 REPLIES = 3
 
 

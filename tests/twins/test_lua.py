@@ -7,31 +7,31 @@ import pytest
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidLimit
 from ratekeeper.model import Limit
-from ratekeeper.stores.codec import packed_limit, unpack_state
+from ratekeeper.stores.codec import REFUND_KINDS, packed_limit, unpack_state
 from ratekeeper.stores.logs import plain
 from ratekeeper.stores.script import IMPORTS, KINDS, rules
 from ratekeeper.testing.contract import random_step, walk_limits
 
 NOW = 1_794_786_070_000_000  # microseconds, as a server would say
 
-# All steps of a walk in one call: kind, limit, then now, cost and, for a refund, at.  Returns every state.
+# All steps of a walk in one call: for each the limit with its kind and cost, now and, for a refund, at.  Returns every
+# state, and whether it fit.
 WALK = (
     IMPORTS
     + "local function rule(kind)\n"
     + rules()
     + """
 end
-local decide, refund = rule(ARGV[1])
-if not refund then local _, of_gcra = rule('g'); refund = of_gcra end
 local state, found = '', {}
-for at = 3, #ARGV, 4 do
-  local limit = ARGV[at] == '' and ARGV[2] or ARGV[at]
-  local now, cost, taken_at = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3]
+for at = 1, #ARGV, 3 do
+  local kind, cost, a, b, c, d, e = cmsgpack.unpack(ARGV[at])
+  local decide, refund = rule(kind)
+  local now, taken_at = ARGV[at + 1] + 0, ARGV[at + 2]
   local allowed = true
   if taken_at == '' then
-    state, allowed = decide(state, now, limit, cost, 1, 1)
+    state, allowed = decide(state, 1, now, cost, a, b, c, d, e)
   else
-    state = refund(state, now, limit, cost, 1, 1, taken_at + 0)
+    state = refund(state, 1, now, cost, taken_at + 0, a, b, c, d, e)
   end
   found[#found + 1] = state
   found[#found + 1] = allowed and '1' or '0'
@@ -43,9 +43,10 @@ return found
 
 def walk_together(server, limit, steps):
     """``steps`` of (limit or None, now, cost, at or None); the twin must give the state and answer of the rule."""
-    words = [KINDS[limit.algorithm], packed_limit(limit)]
+    words = []
     for other, now, cost, at in steps:
-        words += [b"" if other is None else packed_limit(other), now, cost, "" if at is None else at]
+        kind = KINDS[limit.algorithm] if at is None else KINDS[limit.algorithm].translate(REFUND_KINDS)
+        words += [packed_limit(limit if other is None else other, kind, cost), now, "" if at is None else at]
     found = server.client().eval(WALK, 0, *words)
     rule, state = limit.rule, limit.rule.EMPTY
     for number, (other, now, cost, at) in enumerate(steps):

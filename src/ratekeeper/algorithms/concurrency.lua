@@ -2,9 +2,9 @@
 
 local refund_log = refund
 
-local function refund(state, now, limit, cost, from, at, taken_at)
+local function refund(state, from, now, cost, taken_at)
   local taken_then = bisect_right(state, taken_at) - bisect_right(state, taken_at - 1)
-  return refund_log(state, now, limit, math.min(cost, taken_then), from, at, taken_at)
+  return refund_log(state, from, now, math.min(cost, taken_then), taken_at)
 end
 
 return decide, refund

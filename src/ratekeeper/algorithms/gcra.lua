@@ -3,17 +3,15 @@
 -- An instant in ticks may pass 2^53, so it is kept in two digits: whole microseconds, and the ticks left over
 -- (0 .. drain - 1).  a % b is exact for whole numbers below 2^53, and so is (a - a % b) / b.
 --
--- state  >I8I4        tat, rest; '' is EMPTY
--- limit  >I4I8I4I8I4  drain; unit and full in two digits each
+-- state  >I8I4  tat, rest; '' is EMPTY
+-- limit  drain; unit and full in two digits each
 --
--- In a record of several limits they stand behind others: the state from byte `from` on, the limit from byte `at` on.
--- So the functions of all twins also return where the next state and the next limit start.  A refused state is
--- returned as it came, in its record; one that had to be mended by itself.
+-- In a record of several limits a state stands behind others, from byte `from` on: so the functions also return where
+-- the next one starts.  A refused state is returned as it came, in its record; one that had to be mended by itself.
 
 local pack, unpack, values = struct.pack, struct.unpack, unpack
 
-local function decide(state, now, limit, cost, from, at)
-  local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)
+local function decide(state, from, now, cost, drain, unit, unit_rest, full, full_rest)
   local horizon = now + full
   local tat, rest = now, 0
   if state ~= '' then
@@ -30,20 +28,19 @@ local function decide(state, now, limit, cost, from, at)
   rest = ticks % drain
   tat = tat + cost * unit + (ticks - rest) / drain
   if tat > horizon or tat == horizon and rest > full_rest then
-    return state, false, from + 12, after
+    return state, false, from + 12
   end
-  return pack('>I8I4', tat, rest), true, from + 12, after
+  return pack('>I8I4', tat, rest), true, from + 12
 end
 
-local function refund(state, now, limit, cost, from, at, taken_at)
-  local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)
+local function refund(state, from, now, cost, taken_at, drain, unit, unit_rest, full, full_rest)
   local owed, rest = -1, 0
   if state ~= '' then
     owed, rest = unpack('>I8I4', state, from)
     owed = owed - now
   end
   if owed < 0 or owed == 0 and rest == 0 then
-    return pack('>I8I4', 0, 0), from + 12, after
+    return pack('>I8I4', 0, 0), from + 12
   end
   if owed > full or owed == full and rest > full_rest then
     owed, rest = full, full_rest
@@ -58,7 +55,7 @@ local function refund(state, now, limit, cost, from, at, taken_at)
   if owed < 0 then
     owed, rest = 0, 0
   end
-  return pack('>I8I4', now + owed, rest), from + 12, after
+  return pack('>I8I4', now + owed, rest), from + 12
 end
 
 return decide, refund

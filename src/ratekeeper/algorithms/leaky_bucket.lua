@@ -3,8 +3,7 @@
 
 local pack, unpack, values = struct.pack, struct.unpack, unpack
 
-local function decide(state, now, limit, cost, from, at)
-  local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)
+local function decide(state, from, now, cost, drain, unit, unit_rest, full, full_rest)
   local queued, rest = 0, 0
   if state ~= '' then
     local empty_at, empty_at_rest = unpack('>I8I4', state, from)
@@ -21,9 +20,9 @@ local function decide(state, now, limit, cost, from, at)
   rest = ticks % drain
   queued = queued + cost * unit + (ticks - rest) / drain
   if queued > full or queued == full and rest > full_rest then
-    return state, false, from + 12, after
+    return state, false, from + 12
   end
-  return pack('>I8I4', now + queued, rest), true, from + 12, after
+  return pack('>I8I4', now + queued, rest), true, from + 12
 end
 
 return decide

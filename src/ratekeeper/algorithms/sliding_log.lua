@@ -1,7 +1,7 @@
 -- Twin of sliding_log.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 --
--- state  an instant in I7 for each unit of cost, oldest first; '' is EMPTY
--- limit  >I8I4  micros, count
+-- state  an instant in I7 for each unit of cost, oldest first, so that an admission ends with now; '' is EMPTY
+-- limit  micros, count
 
 local pack, unpack, values = struct.pack, struct.unpack, unpack
 
@@ -25,8 +25,7 @@ local function bisect_right(state, instant)
   return low
 end
 
-local function decide(state, now, limit, cost, from, at)
-  local micros, count, after = unpack('>I8I4', limit, at)
+local function decide(state, from, now, cost, micros, count)
   local size, next_from = #state / 7, from + #state
   if size > 0 and unpack('>I7', state, #state - 6) > now then -- the clock stepped back: nothing was admitted after now
     local past = bisect_right(state, now)
@@ -34,16 +33,16 @@ local function decide(state, now, limit, cost, from, at)
   end
   local gone = bisect_right(state, now - micros)
   if size - gone + cost > count then
-    return state, false, next_from, after
+    return state, false, next_from
   end
   local stamp = pack('>I7', now)
-  return string.sub(state, gone * 7 + 1) .. (cost == 1 and stamp or string.rep(stamp, cost)), true, next_from, after
+  return string.sub(state, gone * 7 + 1) .. (cost == 1 and stamp or string.rep(stamp, cost)), true, next_from
 end
 
-local function refund(state, now, limit, cost, from, at, taken_at)
+local function refund(state, from, now, cost, taken_at)
   local past = bisect_right(state, taken_at)
   local new = string.sub(state, 1, math.max(0, past - cost) * 7) .. string.sub(state, past * 7 + 1)
-  return new, from + #state, at + 12
+  return new, from + #state
 end
 
 return decide, refund

@@ -3,8 +3,7 @@
 
 local pack, unpack, values = struct.pack, struct.unpack, unpack
 
-local function decide(state, now, limit, cost, from, at)
-  local drain, unit, unit_rest, full, full_rest, after = unpack('>I4I8I4I8I4', limit, at)
+local function decide(state, from, now, cost, drain, unit, unit_rest, full, full_rest)
   local tokens, rest = full, full_rest
   if state ~= '' then
     local full_at, full_at_rest = unpack('>I8I4', state, from)
@@ -26,13 +25,13 @@ local function decide(state, now, limit, cost, from, at)
     tokens, rest = tokens - 1, rest + drain
   end
   if tokens < 0 then
-    return state, false, from + 12, after
+    return state, false, from + 12
   end
   local missing, missing_rest = full - tokens, full_rest - rest
   if missing_rest < 0 then
     missing, missing_rest = missing - 1, missing_rest + drain
   end
-  return pack('>I8I4', now + missing, missing_rest), true, from + 12, after
+  return pack('>I8I4', now + missing, missing_rest), true, from + 12
 end
 
 return decide

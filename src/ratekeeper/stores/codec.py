@@ -39,25 +39,23 @@ if TYPE_CHECKING:
         def set_exception(self, error: BaseException) -> None: ...
 
 
-VERSION = b"2"  # of the records' formats: part of every key's digest, so a record of another version is never met
+VERSION = b"3"  # of the records' formats: part of every key's digest, so a record of another version is never met
 LONGEST_WHOLE = 64  # a log of more than so many is kept as a ring, which the server changes in place
 SLACK = 1_000  # milliseconds that a key outlives its state
 MOST_NAMES = 10_000
-SUBJECT_WORDS = 4  # kinds, cost, time to live, limits
+SUBJECT_WORDS = 2  # limits, time to live
 MOST_AT_ONCE = 100  # subjects of a plan that the script decides by recursion
 LOGS = ("sliding_log", "concurrency")  # their states grow and shrink
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
 SHOWN = 32  # letters of a space in a key's name: for people, the digest tells spaces apart
 
-BUCKET_LIMIT = Struct(">IQIQI")
 BUCKET_STATE = Struct(">QI")
-WINDOW_LIMIT = Struct(">QQ")
-WINDOW_SIZE = 12  # 7 bytes for the window, 5 for what was used in it
-SLIDING_LIMIT = Struct(">BQQ")
-LOG_LIMIT = Struct(">QI")
-HEAD = Struct(">BQ")  # of the reply to a plan of one subject
-BUCKET_REPLY = Struct(">BQQI")
-NOW = Struct(">Q")
+BUCKET_TAKEN = Struct(">QQI")  # the reply is the record: the instant at which it was made, and the state
+BUCKET_REFUSED = Struct(">q8xQI")  # before it stands the complement of now
+STAMP = 8  # bytes of the instant at which a record was made, where its first state does not tell
+WINDOW_SIZE = 13  # 8 bytes for the instant, 5 for what was used in its window
+LOG_LENGTHS = range(0, 7 << 21, 7)  # of more instants than any limit has
+INSTANT = Struct(">q")  # in a reply to a plan that was refused, its complement: negative
 FITS_FLAG, EMPTY_FLAG = 1, 2
 LENGTH = Struct(">I")
 
@@ -75,15 +73,20 @@ ONE = bulk(b"one")  # a check of one subject
 EACH = bulk(b"each")  # many of them, alike but for the key
 
 
-def packed_limit(limit: Limit) -> bytes:
-    """A limit as its twin reads it."""
+def packed_number(value: int) -> bytes:
+    """In msgpack."""
+    return bytes([value]) if value < 128 else b"\xcf" + value.to_bytes(8, "big")
+
+
+def packed_limit(limit: Limit, kind: str, cost: int) -> bytes:
+    """A limit and what is asked of it, as the script reads them."""
+    numbers: tuple[int, ...] = limit.micros, limit.count
     if limit.algorithm in BUCKETS:
-        return BUCKET_LIMIT.pack(limit.drain, *divmod(limit.unit, limit.drain), *divmod(limit.full, limit.drain))
-    if limit.algorithm == "fixed_window":
-        return WINDOW_LIMIT.pack(limit.micros, limit.count)
-    if limit.algorithm == "sliding_window":
-        return SLIDING_LIMIT.pack(limit.slices, limit.micros, limit.count)
-    return LOG_LIMIT.pack(limit.micros, limit.count)
+        numbers = limit.drain, *divmod(limit.unit, limit.drain), *divmod(limit.full, limit.drain)
+    elif limit.algorithm == "sliding_window":
+        numbers = limit.slices, *numbers
+    numbers = ord(kind), cost, *numbers, *(0,) * (5 - len(numbers))
+    return b"".join([packed_number(each) for each in numbers])
 
 
 def state_size(limit: Limit) -> int:
@@ -102,9 +105,10 @@ def unpack_state(record: bytes, limit: Limit) -> State:
         tat, rest = BUCKET_STATE.unpack(record)
         return tat * limit.drain + rest
     if limit.algorithm == "fixed_window":
-        return int.from_bytes(record[:7], "big") << rule.BITS | int.from_bytes(record[7:], "big")
+        window = int.from_bytes(record[:8], "big") // limit.micros
+        return window << rule.BITS | int.from_bytes(record[8:], "big")
     if limit.algorithm == "sliding_window":
-        state = int.from_bytes(record[:7], "big") * limit.slices + record[7]
+        state = int.from_bytes(record[:8], "big") * limit.slices // limit.micros
         for at in range(len(record) - 5, 7, -5):  # the newest counter is first in the record, lowest in the number
             state = state << rule.FIELD | int.from_bytes(record[at : at + 5], "big")
         return state
@@ -124,19 +128,23 @@ def time_to_live(limit: Limit) -> int:
 class Subject:
     """One key of a check: the limits whose states are in its record, and how the script is told."""
 
-    __slots__ = ("cuts", "kinds", "limits", "parts", "ring", "size", "suffix", "ttl")
+    __slots__ = ("cuts", "kinds", "lengths", "parts", "ring", "size", "stamp", "suffix", "ttl")
+    lengths: Sequence[int]  # that a record may have
 
     def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int) -> None:
         self.parts = parts
         self.suffix = suffix
         self.ring = parts[0].algorithm == "sliding_log" and parts[0].count > LONGEST_WHOLE
-        letters = "r" if self.ring else "".join([KINDS[part.algorithm] for part in parts])
-        self.kinds = letters if len(set(letters)) > 1 else letters[0]  # one letter stands for all that are alike
+        self.kinds = "r" if self.ring else "".join([KINDS[part.algorithm] for part in parts])
         self.ttl = number(max(longer, *[time_to_live(part) for part in parts]))
-        sizes = [state_size(part) for part in parts]
-        self.size = 0 if parts[0].algorithm in LOGS else sum(sizes)  # 0: it varies
-        self.cuts = [(sum(sizes[:index]), sum(sizes[: index + 1])) for index in range(len(parts))]
-        self.limits = bulk(b"".join([packed_limit(part) for part in parts]))
+        self.stamp = STAMP if parts[0].algorithm in BUCKETS else 0
+        self.size, self.lengths, self.cuts = 0, LOG_LENGTHS, []  # 0: it varies
+        if parts[0].algorithm not in LOGS:
+            self.size = self.stamp
+            for part in parts:
+                start, self.size = self.size, self.size + state_size(part)
+                self.cuts.append((start, self.size))
+            self.lengths = (0, self.size)
 
     def spell(self, operation: str, cost: int, whole: bool) -> bytes:
         """This subject's words behind those of its plan."""
@@ -146,12 +154,13 @@ class Subject:
         if operation == "refund":  # the same function for all three buckets
             kinds = kinds.translate(REFUND_KINDS)
         if operation in ("reset", "states"):
-            return bulk(kinds.encode())
-        return bulk(kinds.encode()) + number(cost) + self.ttl + self.limits
+            return bulk(kinds[:1].encode())
+        limits = [packed_limit(part, kind, cost) for part, kind in zip(self.parts, kinds, strict=True)]
+        return bulk(b"".join(limits)) + self.ttl
 
     def states(self, record: bytes) -> list[State]:
         if len(self.parts) == 1:
-            return [unpack_state(record, self.parts[0])]
+            return [unpack_state(record[self.stamp :], self.parts[0])]
         return [unpack_state(record[start:end], part) for (start, end), part in zip(self.cuts, self.parts, strict=True)]
 
 
@@ -257,7 +266,7 @@ class Ledger:
         """The canonical state, of all subjects' records."""
         limit = self.limit
         if not isinstance(limit, Several):
-            return unpack_state(records[0], limit) if records else limit.rule.EMPTY
+            return self.subjects[0].states(records[0])[0] if records else limit.rule.EMPTY
         found: list[State] = [None] * len(limit.limits)
         states = chain.from_iterable(
             [subject.states(record) for subject, record in zip(self.subjects, records, strict=True)]
@@ -272,10 +281,21 @@ def label(space: str) -> str:
     return "".join([letter if letter in PLAIN else "_" for letter in space[:SHOWN]])
 
 
+def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
+    """Whether it was taken, when, and the record: of a reply to a plan of one subject."""
+    if reply[0] < 128:  # nothing but the new record, which tells when; a log does with its last instant
+        taken, now, record = True, int.from_bytes(reply[:8] if subject.size else reply[-7:], "big"), reply
+    else:
+        taken, now, record = False, ~INSTANT.unpack_from(reply)[0], reply[8:]
+    if len(record) not in subject.lengths and not (subject.ring and len(record) == Glimpse.SIZE):
+        raise ValueError(f"a record of {len(record)} bytes")
+    return taken, now, record
+
+
 class Request:
     """One plan on its way: ``keys`` and ``words`` are parts of a command, ``read`` takes the reply."""
 
-    __slots__ = ("checks", "future", "keys", "keys_count", "operation", "words", "words_count")
+    __slots__ = ("checks", "future", "keys", "keys_count", "operation", "word", "words", "words_count")
     future: Future
 
     def __init__(self, operation: str, checks: Sequence[tuple[Check, Ledger]], at: int | None = None) -> None:
@@ -289,12 +309,13 @@ class Request:
         self.keys_count = len(flat)
         word = operation
         if operation == "check" and not whole:
-            if len(flat) == 1 and len(checks[0][1].subjects[0].parts) == 1:
+            if len(flat) == 1:
                 word = "one"
             elif len(flat) <= MOST_AT_ONCE and all(ledger.is_packed for _, ledger in checks):
                 word = "all"
+        self.word = word  # what the script is asked for
         if word == "one":
-            words, count = ONE, 1
+            words, count = b"", 0
         else:
             sizes = bulk(bytes([len(group) for group in names])) if word in ("check", "peek") else number(len(flat))
             words, count = bulk(word.encode()) + sizes, 2
@@ -310,22 +331,7 @@ class Request:
 
     def read(self, reply: bytes, sent: int) -> Any:
         """What the store answers: decisions, or for ``states`` now and the states."""
-        many = self.keys_count
-        flags = reply[:many]
-        (now,) = NOW.unpack_from(reply, many)
-        records: list[bytes] = []
-        at = many + 8
-        if many == 1:
-            records.append(reply[at:])
-        else:
-            sizes = [subject.size for _, ledger in self.checks for subject in ledger.subjects]
-            for flag, size in zip(flags, sizes, strict=True):
-                length = 0 if flag & EMPTY_FLAG else size
-                if not size or self.operation not in ("check", "peek"):
-                    (length,) = LENGTH.unpack_from(reply, at)
-                    at += 4
-                records.append(reply[at : at + length])
-                at += length
+        flags, now, records = self.parts(reply)
         if self.operation == "reset":
             for check, ledger in self.checks:
                 ledger.denials.forget(check.key)
@@ -347,6 +353,33 @@ class Request:
         if self.operation == "states":
             return now, tuple([plain(state) for _, _, state in found])
         return self.decisions(found, now)
+
+    def parts(self, reply: bytes) -> tuple[bytes, int, list[bytes]]:
+        """The flags, the instant and the records of a reply."""
+        many = self.keys_count
+        subjects = [subject for _, ledger in self.checks for subject in ledger.subjects]
+        if self.word == "one":
+            taken, now, record = opened(reply, subjects[0])
+            return bytes([taken]), now, [record]
+        if self.word == "all":
+            (now,) = INSTANT.unpack_from(reply)
+            flags, at = b"\1" * many, 0
+            if now < 0:
+                now, flags, at = ~now, reply[8 : 8 + many], 8 + many
+        else:
+            flags, at = reply[:many], many + 8
+            (now,) = INSTANT.unpack_from(reply, many)
+            if many == 1:
+                return flags, now, [reply[at:]]
+        records = []
+        for flag, subject in zip(flags, subjects, strict=True):
+            length = 0 if flag & EMPTY_FLAG else subject.size
+            if not subject.size or self.operation not in ("check", "peek"):
+                (length,) = LENGTH.unpack_from(reply, at)
+                at += 4
+            records.append(reply[at : at + length])
+            at += length
+        return flags, now, records
 
     def decisions(self, found: Iterable[tuple[Check, bool, State]], now: int) -> tuple[Decision, ...]:
         if self.operation in ("take", "refund"):
@@ -380,19 +413,25 @@ class CheckOne:
     def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
         ledger = self.ledger
         limit = ledger.limit
-        if ledger.bucket and len(reply) == 21:
-            allowed, now, tat, rest = BUCKET_REPLY.unpack(reply)
+        if ledger.bucket and len(reply) == BUCKET_TAKEN.size:
+            allowed = True
+            now, tat, rest = BUCKET_TAKEN.unpack(reply)
             state = tat * limit.drain + rest  # type: ignore[union-attr]
+        elif ledger.bucket and len(reply) == BUCKET_REFUSED.size:
+            allowed = False
+            refused, tat, rest = BUCKET_REFUSED.unpack(reply)
+            now, state = ~refused, tat * limit.drain + rest  # type: ignore[union-attr]
         else:
-            allowed, now = HEAD.unpack_from(reply)
-            state = unpack_state(reply[9:], limit)  # type: ignore[arg-type]
+            subject = ledger.subjects[0]
+            allowed, now, record = opened(reply, subject)
+            state = unpack_state(record[subject.stamp :], limit)  # type: ignore[arg-type]
         ledger.remember(self.key, state, now, sent)
         denials = ledger.denials
         if not allowed:
             denials.note(self.key, limit, self.cost, state, now, sent)
         elif self.key in denials.by_key:
             denials.admitted(self.key, limit, self.cost, state, now, sent)
-        return (decided(Decision, (allowed == 1, limit, state, now, self.cost)),)
+        return (decided(Decision, (allowed, limit, state, now, self.cost)),)
 
 
 AnyRequest = Request | CheckOne
@@ -414,8 +453,8 @@ def without_server(operation: str, plan: Plan) -> Any:
 
 
 def lone_start(script: bytes) -> bytes:
-    """What the command of a single CheckOne begins with; its key, ONE and its words follow."""
-    return b"*%d\r\n%b%b%b" % (5 + SUBJECT_WORDS, bulk(b"EVALSHA"), bulk(script), number(1))
+    """What the command of a single CheckOne begins with; its key and its words follow."""
+    return b"*%d\r\n%b%b%b" % (4 + SUBJECT_WORDS, bulk(b"EVALSHA"), bulk(script), number(1))
 
 
 def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, now: int | None) -> bytes:
@@ -428,7 +467,7 @@ def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, 
         request = requests[at]
         at += 1
         keys_count += request.keys_count
-        if request.__class__ is Request:
+        if request.__class__ is Request and request.word != "one":
             pieces.append(request.words)
             words_count += request.words_count
             continue
@@ -437,7 +476,10 @@ def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, 
             at += 1
         alike = at - first
         keys_count += alike - 1
-        if alike == 1:
+        if many == 1:  # what is asked alone needs no word for it
+            pieces.append(words)
+            words_count += SUBJECT_WORDS
+        elif alike == 1:
             pieces += ONE, words
             words_count += 1 + SUBJECT_WORDS
         else:

@@ -1,27 +1,31 @@
 -- The driver: what is asked, read, decided, written and answered.  Only this file and those that it includes call the
--- server: ring.lua and upkeep.lua.  (script.py puts them together, and says why some lines look as they do.)
+-- server: ring*.lua and upkeep.lua.  (script.py puts them together, and says why some lines look as they do.)
 --
--- ARGV is a list of plans:
---     one                        subject     one limit of one key is checked
+-- ARGV is a subject alone, the most asked for, or a list of plans:
+--     one                        subject     one key is checked
 --     each    number             subject     the same for so many keys, each a plan of its own
---     all     number             subject...  checked all or nothing; no key twice, no long log
+--     all     number             subject...  checked all or nothing; no key twice, no log
 --     check   sizes              subject...  the same for any keys; a byte a check says how many subjects it has
 --     peek    sizes              subject...  as check, but nothing is taken
 --     take    number             subject...  as much of the cost as fits
 --     refund  number, taken_at   subject...  taken_at in microseconds; '' is now
---     states, reset  number      kinds...
--- A subject is one of KEYS, in their order, and four words:
---     kinds   a letter for the rule of each limit; just one where they are all the same
---     cost
+--     states, reset  number      kind...
+-- A subject is one of KEYS, in their order, and two words:
+--     limits  seven numbers in msgpack for each, in the order of their states in the key's record: its kind, the cost,
+--             and what its twin calls the limit.  (No other way to read numbers is as fast.)
 --     ttl     milliseconds
---     limits  packed for their twins, one behind the other, in the order of their states in the key's record
 --
 -- A plan is decided whole, then written whole: all or nothing.  A refusal writes nothing, except a state that a clock
 -- stepping back or a lowered limit left impossible.  Every write sets the key's time to live in the same step.
 --
--- A reply is one string a plan: a byte for every subject (1: it fits, 2: its record is empty), now in I8, then the
--- records: the new ones if all was taken, else those that were found, mended if need be.  Where there are several
--- subjects, the length in I4 stands before each log; after other operations than check and peek, before each record.
+-- A record is the states of its limits.  It begins, or if it is a log ends, with the instant at which it was made:
+-- before a first state that does not tell that, a bucket's, it stands in I8.  So a new record is all that must be
+-- answered: to make and join strings costs as much as to decide.
+--
+-- A reply is one string a plan.  To `one`, `each` and `all`, if it was taken: the new records.  If it was refused:
+-- -1 - now in i8, a negative number; for `all` a byte for every subject (1: it fits, 2: its record is empty); the
+-- records that were found, mended if need be.  To others: those bytes, now in I8, the records; where there are several
+-- subjects, the length in I4 stands before each log, and after other operations than check and peek before each record.
 --
 -- To make a function costs the server as much as a step of deciding.  So the common is answered first, and what a call
 -- does not need is never made: that is why functions stand between the cases instead of above them, and why some text
@@ -30,61 +34,53 @@
 -- Microseconds, read once: `now`.
 -- include now
 
-local LONG_LOG = 'r' -- in a ring, changed in place
-local WHOLE_LOG = 'w' -- the same, read and written as a whole
-local pack, unpack, values = struct.pack, struct.unpack, unpack
-local call, KEYS, ARGV = redis.call, KEYS, ARGV
+local NUMBERS = 7 -- of a limit
+local BUCKET = 103 -- g; a letter's code, as are these
+local LOG = 100 -- d
+local LEASES = 99 -- c
+local LONG_LOG = 114 -- r: in a ring, changed in place
+local WHOLE_LOG = 119 -- w: the same, read and written as a whole
+local HEADER = '>I3I3I3I7I7BBB' -- of a ring, see ring.lua
+local MOST = 6 -- instants in its back, and in its front
+local BACK = 26 -- bytes before the back
+local FRONT = BACK + 7 * MOST
+local RING = FRONT + 7 * MOST
+local LAST = '109' -- the last byte before the ring
+local pack, unpack, values, read = struct.pack, struct.unpack, unpack, cmsgpack.unpack_limit
+local KEYS, ARGV = KEYS, ARGV
 
--- Case 1, most calls: one limit of one key.
-if ARGV[1] == 'one' and ARGV[2] ~= LONG_LOG and not ARGV[6] then
-  local record = call('GET', KEYS[1]) or ''
-  local kind, state, limit, cost, from, at = ARGV[2], record, ARGV[5], ARGV[3] + 0, 1, 1
-  local new, fits, then_from, then_at
-  -- include decide
-  if new ~= record then
-    call('SET', KEYS[1], new, 'PX', ARGV[4])
+-- Case 1, most calls: one key.
+if not ARGV[3] then
+  local limits = ARGV[1]
+  local at, kind, cost, a, b, c, d, e = read(limits, NUMBERS, 0) -- `at` is where the next one starts, or -1
+  if kind == LONG_LOG then
+    local key, ttl, micros, count = KEYS[1], ARGV[2], a, b
+    -- include ring.lua
+    return allowed and after or pack('>i8', -1 - now) .. before
   end
-  return pack('>BI8', fits and 1 or 0, now) .. new
-end
-
--- Case 2: several limits of one key.
-if ARGV[1] == 'all' and ARGV[2] == '1' and not ARGV[7] then
-  local kinds, cost, limits = ARGV[3], ARGV[4] + 0, ARGV[6]
   local record = call('GET', KEYS[1]) or ''
   -- include several.lua
   if new ~= record then
-    call('SET', KEYS[1], new, 'PX', ARGV[5])
+    call('SET', KEYS[1], new, 'PX', ARGV[2])
   end
-  return pack('>BI8', allowed and 1 or 0, now) .. new
-end
-
--- Case 3: one long log.
-if ARGV[1] == 'one' and ARGV[2] == LONG_LOG and not ARGV[6] then
-  -- include ring.lua
-  local allowed, before, after = decide_ring(KEYS[1], ARGV[5], ARGV[3] + 0, ARGV[4])
-  return pack('>BI8', allowed and 1 or 0, now) .. (allowed and after or before)
-end
-
--- The new record of a key with one limit or several, and whether all of them fit.
-local function decide(record, kinds, limits, cost)
-  -- include several.lua
-  return new, allowed
+  return fits and new or pack('>i8', -1 - now) .. new
 end
 
 -- all: decides subject after subject on the way in and writes on the way out, so it needs no table in between.
--- Returns whether all fit, their flags and their records.
-local function decide_all(left, at, key, allowed)
-  local ttl = ARGV[at + 2]
+-- Returns whether all fit, the flags if not, and the records.
+local function decide_all(left, word, key, all_fit)
+  local limits, ttl = ARGV[word], ARGV[word + 1]
   local record = call('GET', KEYS[key]) or ''
-  local new, fits = decide(record, ARGV[at], ARGV[at + 3], ARGV[at + 1] + 0)
+  local at, kind, cost, a, b, c, d, e = read(limits, NUMBERS, 0)
+  -- include several.lua
   local flags, records = '', ''
-  allowed = allowed and fits
+  all_fit = all_fit and fits
   if left > 1 then
-    allowed, flags, records = decide_all(left - 1, at + 4, key + 1, allowed)
+    all_fit, flags, records = decide_all(left - 1, word + 2, key + 1, all_fit)
   end
-  if allowed then
+  if all_fit then
     call('SET', KEYS[key], new, 'PX', ttl)
-    return true, '\1' .. flags, new .. records
+    return true, flags, new .. records
   elseif fits then
     return false, (record == '' and '\3' or '\1') .. flags, record .. records
   elseif new ~= record then
@@ -93,31 +89,44 @@ local function decide_all(left, at, key, allowed)
   return false, (new == '' and '\2' or '\0') .. flags, new .. records
 end
 
--- Case 4: one plan of several keys.
-if ARGV[1] == 'all' and not ARGV[3 + 4 * ARGV[2]] then
-  local _, flags, records = decide_all(ARGV[2] + 0, 3, 1, true)
-  return flags .. pack('>I8', now) .. records
+-- Case 2: one plan of several keys.
+if ARGV[1] == 'all' and not ARGV[3 + 2 * ARGV[2]] then
+  local allowed, flags, records = decide_all(ARGV[2] + 0, 3, 1, true)
+  return allowed and records or pack('>i8', -1 - now) .. flags .. records
 end
 
--- Case 5: any plans.
+-- Case 3: any plans.
 local decide_ring, change_ring, upkeep -- made when they are needed
 
 local function make_ring()
-  -- include ring.lua
+  local function decide_ring(key, ttl, cost, micros, count)
+    -- include ring.lua
+    return allowed, before, after, change
+  end
+
   local function change_ring(key, ttl, change)
     if change.whole then
-      local _, save_ring = make_whole()
+      -- include ring_whole.lua
       save_ring(key, change.whole, 0, ttl)
     else
-      write_ring(key, ttl, values(change))
+      local sub = string.sub
+      local count, cost, live, gone, capacity, head, size, kept, back, first, last, front = values(change, 1, 12)
+      -- include ring_write.lua
     end
   end
 
-  return decide_ring, change_ring, make_whole
+  return decide_ring, change_ring
 end
 
-local function is_log(kinds)
-  return kinds == 'd' or kinds == 'c' or kinds == WHOLE_LOG or kinds == LONG_LOG
+-- The new record of a key with one limit or several, and whether all of them fit.
+local function decide(record, limits)
+  local at, kind, cost, a, b, c, d, e = read(limits, NUMBERS, 0)
+  -- include several.lua
+  return new, fits
+end
+
+local function is_log(kind)
+  return kind == LOG or kind == LEASES or kind == WHOLE_LOG or kind == LONG_LOG
 end
 
 local function make_upkeep()
@@ -131,26 +140,26 @@ local function decide_plan(operation, sizes, at, key)
   local flags, allowed, many = '', true, 0
 
   local function decide_subject(index)
-    local word = at + 4 * (index - 1)
-    local name, kinds, cost, limits = KEYS[key + index - 1], ARGV[word], ARGV[word + 1] + 0, ARGV[word + 3]
+    local name, limits = KEYS[key + index - 1], ARGV[at + 2 * (index - 1)]
+    local _, kind, cost, micros, count = read(limits, NUMBERS, 0)
     local fits
-    if kinds == LONG_LOG then
+    if kind == LONG_LOG then
       if not decide_ring then
         decide_ring, change_ring = make_ring()
       end
-      fits, found[index], changed[index], held[index] = decide_ring(name, limits, cost)
+      fits, found[index], changed[index], held[index] = decide_ring(name, nil, cost, micros, count)
       mended[index] = not fits and held[index]
     else
       local record, new = held[name], nil
       if not record then
-        if kinds == WHOLE_LOG then
+        if kind == WHOLE_LOG then
           upkeep = upkeep or make_upkeep()
-          record = upkeep.load(name, kinds)
+          record = upkeep.load(name, kind)
         else
           record = call('GET', name) or ''
         end
       end
-      new, fits = decide(record, kinds, limits, cost)
+      new, fits = decide(record, limits)
       -- A state that was mended is written on a refusal too, unless an earlier subject of this plan changed it.
       mended[index] = not fits and new ~= record and not held[name]
       found[index], changed[index], held[name] = fits and record or new, new, new
@@ -182,19 +191,19 @@ local function decide_plan(operation, sizes, at, key)
     flags = string.rep('\1', many)
   end
   for index = 1, many do
-    local word = at + 4 * (index - 1)
-    local kinds = ARGV[word]
+    local word = at + 2 * (index - 1)
+    local kind = string.byte(ARGV[word])
     if taken or mended[index] and operation == 'check' then
-      local name, ttl = KEYS[key + index - 1], ARGV[word + 2]
-      if kinds == LONG_LOG then
+      local name, ttl = KEYS[key + index - 1], ARGV[word + 1]
+      if kind == LONG_LOG then
         change_ring(name, ttl, held[index])
-      elseif kinds == WHOLE_LOG then
-        upkeep.save(name, kinds, changed[index], ttl)
+      elseif kind == WHOLE_LOG then
+        upkeep.save(name, kind, changed[index], ttl)
       else
         call('SET', name, changed[index], 'PX', ttl)
       end
     end
-    if many > 1 and is_log(kinds) then
+    if many > 1 and is_log(kind) then
       records[index] = pack('>I4', #records[index]) .. records[index]
     end
   end
@@ -205,27 +214,36 @@ local replies, answered = {}, 0
 
 -- one and each: `many` plans of one subject, alike but for their keys.  Adds a reply for each.
 local function decide_each(many, at, key)
-  local kinds, cost, ttl, limits = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2], ARGV[at + 3]
-  local yes, no = pack('>BI8', 1, now), pack('>BI8', 0, now)
-  if kinds == LONG_LOG and not decide_ring then
+  local limits, ttl = ARGV[at], ARGV[at + 1]
+  local more, kind, cost, a, b, c, d, e = read(limits, NUMBERS, 0)
+  local refused = pack('>i8', -1 - now)
+  local found, held = nil, {} -- what was read at once, and what became of it: a key may stand there more than once
+  if kind ~= LONG_LOG then
+    found = call('MGET', values(KEYS, key, key + many - 1))
+  elseif not decide_ring then
     decide_ring, change_ring = make_ring()
   end
-  local new, fits, then_from, then_at
+  local new, fits, then_from
   for index = 1, many do
     local name = KEYS[key + index - 1]
-    if kinds == LONG_LOG then
+    if kind == LONG_LOG then
       local before, after
-      fits, before, after = decide_ring(name, limits, cost, ttl)
+      fits, before, after = decide_ring(name, ttl, cost, a, b)
       new = fits and after or before
     else
-      local record = call('GET', name) or ''
-      local kind, state, limit, from, at = kinds, record, limits, 1, 1
-      -- include decide
+      local record = held[name] or found[index] or ''
+      if more > 0 then
+        new, fits = decide(record, limits)
+      else
+        local state = record
+        -- include decide-first
+      end
       if new ~= record then
         call('SET', name, new, 'PX', ttl)
       end
+      held[name] = new
     end
-    replies[answered + index] = (fits and yes or no) .. new
+    replies[answered + index] = fits and new or refused .. new
   end
   answered = answered + many
 end
@@ -235,21 +253,21 @@ repeat
   local operation, many = ARGV[at], 1
   if operation == 'one' then
     decide_each(1, at + 1, key)
-    at = at + 5
+    at = at + 3
   elseif operation == 'each' then
     many = ARGV[at + 1] + 0
     decide_each(many, at + 2, key)
-    at = at + 6
+    at = at + 4
   else
     answered = answered + 1
     if operation == 'check' or operation == 'peek' then
       replies[answered], many = decide_plan(operation, ARGV[at + 1], at + 2, key)
-      at = at + 2 + 4 * many
+      at = at + 2 + 2 * many
     elseif operation == 'all' then
       many = ARGV[at + 1] + 0
-      local _, flags, records = decide_all(many, at + 2, key, true)
-      replies[answered] = flags .. pack('>I8', now) .. records
-      at = at + 2 + 4 * many
+      local allowed, flags, records = decide_all(many, at + 2, key, true)
+      replies[answered] = allowed and records or pack('>i8', -1 - now) .. flags .. records
+      at = at + 2 + 2 * many
     else
       many = ARGV[at + 1] + 0
       upkeep = upkeep or make_upkeep()

@@ -18,7 +18,7 @@ from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.books import Books
 from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
-from ratekeeper.stores.codec import ONE, CheckOne, command, lone_start
+from ratekeeper.stores.codec import CheckOne, command, lone_start
 from ratekeeper.stores.combine import Combiner, Waiter
 from ratekeeper.stores.flight import Flight, judge
 from ratekeeper.stores.leases import LeasedTable, can_lease, validate
@@ -231,7 +231,7 @@ class RedisStore:
         until = since + self.settings.deadline
         sent = self.clock.nanos()
         if request.__class__ is CheckOne and not self.gives_time:
-            payload = self.lone + request.keys + ONE + request.words
+            payload = self.lone + request.keys + request.words
         else:
             payload = command((request,), b"EVALSHA", self.script.sha, sent // 1000 if self.gives_time else None)
         (reply,), asked = link.transfer(payload, 1, until)

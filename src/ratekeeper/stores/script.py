@@ -13,6 +13,9 @@ from __future__ import annotations
 import re
 from hashlib import sha1
 from importlib.resources import files
+from textwrap import indent
+
+from ratekeeper.algorithms import BUCKETS
 
 # A letter for each rule, as the driver knows it.  w is a long log, read and written whole.
 KINDS = {
@@ -25,8 +28,8 @@ KINDS = {
     "concurrency": "c",
 }
 # The server's clock is read once; a store that was given a clock sends its own time.
-SERVER_TIME = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
-GIVEN_TIME = "local now = table.remove(ARGV, 1) + 0\n"
+SERVER_TIME = "local call = redis.call\nlocal time = call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
+GIVEN_TIME = "local call = redis.call\nlocal now = table.remove(ARGV, 1) + 0\n"
 
 # Whose decide serves which letters, the most used first.
 BODIES = {
@@ -38,16 +41,19 @@ BODIES = {
     "leaky_bucket": "l",
 }
 
-INCLUDE = re.compile(r"^ *-- include (\S+)\n", re.MULTILINE)
+DRIVER = ("redis", "ring", "upkeep")  # how the names of its files begin; the others stand beside the rules
+INCLUDE = re.compile(r"^( *)-- include (\S+)\n", re.MULTILINE)
 COMMENT = re.compile(r"^ *--(?! include ).*\n| --(?! include ).*$", re.MULTILINE)
 IMPORTS = "local pack, unpack, values = struct.pack, struct.unpack, unpack\n"  # the driver has them too
+DECIDE = re.compile(r"local function decide\(state, from, now, cost, (.+)\)\n")
 RETURN = re.compile(r"^ *return (.+, (?:true|false), .+)$", re.MULTILINE)
+NUMBERS = ("a", "b", "c", "d", "e")  # what the driver calls the numbers of a limit
 CONSTANT = re.compile(r"^ *local ([A-Z][A-Z_]*) = (.+)\n", re.MULTILINE)
 
 
 def twin(name: str) -> str:
     """The text of a twin, to stand where the driver's imports do."""
-    text = with_constants(COMMENT.sub("", files("ratekeeper.algorithms").joinpath(f"{name}.lua").read_text("utf-8")))
+    text = text_of(f"{name}.lua", {})
     if name == "concurrency":
         text = twin("sliding_log").removesuffix("return decide, refund\n") + text
     return text.replace(IMPORTS, "")
@@ -57,34 +63,50 @@ def rules() -> str:
     """The body of ``rule(kind)``: a branch for each letter, which returns decide and refund of its twin."""
     branches = []
     for name, letter in KINDS.items():
-        letters = f"kind == '{letter}'" + (" or kind == 'w'" if name == "sliding_log" else "")
-        branches.append(f"if {letters} then\n{twin(name)}end\n")
+        letters = letter + ("w" if name == "sliding_log" else "")
+        branches.append(f"if {is_any_of(letters)} then\n{twin(name)}end\n")
     return "".join(branches)
 
 
-def bodies() -> str:
-    """The same without functions: from kind, state, now, limit, cost, from, at to new, fits, then_from, then_at."""
+def is_any_of(letters: str) -> str:
+    """The condition that a limit is of one of these kinds; the driver has a letter's code, not the letter."""
+    return " or ".join([f"kind == {ord(letter)}" for letter in letters])
+
+
+def bodies(*, first: bool = False) -> str:
+    """The same without functions: from kind, state, from, now, cost and the limit to new, fits, then_from.
+
+    The ``first`` state of a record has its place at the start, and that of a bucket is packed together with the instant
+    that stands there: to pack and join strings costs as much as all the rest of a decision.
+    """
     branches = []
     for name, letters in BODIES.items():
-        kinds = " or ".join([f"kind == '{letter}'" for letter in letters])
-        branches.append(f"if {kinds} then\n{body(name)}")
+        if name == "sliding_log" and not first:  # a log has a record of its own
+            continue
+        steps = body(name)
+        if first and name in BUCKETS:
+            steps = "local from = 9\n" + re.sub(r"\bpack\('>I8I4', ", "pack('>I8I8I4', now, ", steps)
+        elif first:
+            steps = "local from = 1\n" + steps
+        branches.append(f"if {is_any_of(letters)} then\n{steps}")
     return "else".join(branches) + "end\n"
 
 
 def body(name: str) -> str:
     """What a twin decides, right where it stands: in a loop that runs once, and is left where the twin returns."""
-    before, _, after = twin(name).partition("local function decide(state, now, limit, cost, from, at)\n")
-    steps = RETURN.sub(r"new, fits, then_from, then_at = \1\nbreak", after.partition("\nend\n")[0])
-    return f"repeat\n{before}{steps}\nuntil true\n"
+    before, names, after = DECIDE.split(twin(name))
+    own = f"local {names} = {', '.join(NUMBERS[: names.count(',') + 1])}\n"
+    steps = RETURN.sub(r"new, fits, then_from = \1\nbreak", after.partition("\nend\n")[0])
+    return f"repeat\n{before}{own}{steps}\nuntil true\n"
 
 
 def text_of(name: str, pieces: dict[str, str]) -> str:
     """A piece, or a file of the driver, with what it includes in its places."""
     if name in pieces:
         return pieces[name]
-    place = "ratekeeper.algorithms" if name == "several.lua" else "ratekeeper.stores"
+    place = "ratekeeper.stores" if name.startswith(DRIVER) else "ratekeeper.algorithms"
     text = COMMENT.sub("", files(place).joinpath(name).read_text("utf-8"))
-    text = INCLUDE.sub(lambda found: text_of(found[1], pieces), text)
+    text = INCLUDE.sub(lambda found: indent(text_of(found[2], pieces), found[1]), text)
     return with_constants(text)
 
 
@@ -100,12 +122,13 @@ def compose(*, given_time: bool = False) -> Script:
     pieces = {
         "now": GIVEN_TIME if given_time else SERVER_TIME,
         "decide": bodies(),
+        "decide-first": bodies(first=True),
         "decide-log": body("sliding_log"),
         "rules": rules(),
     }
-    nothing = (b"0", b"states", b"0") if given_time else (b"states", b"0")
+    nothing = (b"refund", b"0", b"")
     lines = [line.strip() for line in text_of("redis.lua", pieces).splitlines()]
-    return Script("\n".join([line for line in lines if line]), nothing)
+    return Script("\n".join([line for line in lines if line]), (b"0", *nothing) if given_time else nothing)
 
 
 class Script:

@@ -1,23 +1,22 @@
 -- All operations but check and peek, by name: each answers a plan of `many` subjects from ARGV[at] and KEYS[key] on,
 -- and says where the next plan starts.  They may take a little longer: logs are read and written whole.
 
-local _, _, make_whole = make_ring()
-local unroll, save_ring = make_whole()
+-- include ring_whole.lua
 local upkeep = {}
 
 local function rule(kind)
   -- include rules
 end
 
-function upkeep.load(key, kinds)
+function upkeep.load(key, kind)
   local found = call('GET', key) or ''
-  return kinds == WHOLE_LOG and unroll(found) or found
+  return kind == WHOLE_LOG and unroll(found) or found
 end
 
-function upkeep.save(key, kinds, record, ttl)
+function upkeep.save(key, kind, record, ttl)
   if record == '' then
     call('DEL', key)
-  elseif kinds == WHOLE_LOG then
+  elseif kind == WHOLE_LOG then
     save_ring(key, record, 0, ttl)
   else
     call('SET', key, record, 'PX', ttl)
@@ -33,20 +32,32 @@ local function reply(records)
   return string.rep('\1', #records) .. pack('>I8', now) .. table.concat(records)
 end
 
+-- The same limits, asked for another cost.
+local function with_cost(limits, cost)
+  local found, at = '', 0
+  repeat
+    local kind, _, a, b, c, d, e
+    at, kind, _, a, b, c, d, e = read(limits, NUMBERS, at)
+    found = found .. cmsgpack.pack(kind, cost, a, b, c, d, e)
+  until at < 0
+  return found
+end
+
 -- The largest cost that every subject admits, up to the one that was asked for: found by halving.
 function upkeep.take(many, at, key)
-  local subjects, low, high = {}, 0, ARGV[at + 1] + 0
+  local subjects, low = {}, 0
+  local _, _, high = read(ARGV[at], NUMBERS, 0)
   for index = 1, many do
-    local name, kinds = KEYS[key + index - 1], ARGV[at]
+    local name, kind = KEYS[key + index - 1], string.byte(ARGV[at])
     subjects[index] = {
-      key = name, kinds = kinds, ttl = ARGV[at + 2], limits = ARGV[at + 3], record = upkeep.load(name, kinds)
+      key = name, kind = kind, limits = ARGV[at], ttl = ARGV[at + 1], record = upkeep.load(name, kind)
     }
-    at = at + 4
+    at = at + 2
   end
   local function fit(cost)
     for index = 1, many do
       local subject = subjects[index]
-      local new, fits = decide(subject.record, subject.kinds, subject.limits, cost)
+      local new, fits = decide(subject.record, with_cost(subject.limits, cost))
       if not fits then
         return false
       end
@@ -62,7 +73,7 @@ function upkeep.take(many, at, key)
   for index = 1, many do
     local subject = subjects[index]
     if taken then
-      upkeep.save(subject.key, subject.kinds, subject.new, subject.ttl)
+      upkeep.save(subject.key, subject.kind, subject.new, subject.ttl)
     end
     records[index] = taken and subject.new or subject.record
   end
@@ -74,24 +85,27 @@ function upkeep.refund(many, at, key)
   local records = {}
   at = at + 1
   for index = 1, many do
-    local name, kinds, cost, ttl, limits = KEYS[key + index - 1], ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2], ARGV[at + 3]
-    local record, new = upkeep.load(name, kinds), ''
-    local number, from, limit_at = 1, 1, 1
+    local name, limits, ttl = KEYS[key + index - 1], ARGV[at], ARGV[at + 1]
+    local kind = string.byte(limits)
+    local record, new = upkeep.load(name, kind), ''
+    local from, limit_at = kind == BUCKET and 9 or 1, 0
     repeat
-      local kind = string.sub(kinds, math.min(number, #kinds), math.min(number, #kinds))
+      local kind, cost, a, b, c, d, e, part
+      limit_at, kind, cost, a, b, c, d, e = read(limits, NUMBERS, limit_at)
       local _, refund = rule(kind)
-      local part
-      part, from, limit_at = refund(record, now, limits, cost, from, limit_at, taken_at)
-      number, new = number + 1, new .. part
-    until limit_at > #limits
-    if not is_log(kinds) and not string.find(new, '[^%z]') then -- nothing but EMPTY states
+      part, from = refund(record, from, now, cost, taken_at, a, b, c, d, e)
+      new = new .. part
+    until limit_at < 0
+    if not is_log(kind) and not string.find(new, '[^%z]') then -- nothing but EMPTY states
       new = ''
+    elseif kind == BUCKET then
+      new = pack('>I8', now) .. new
     end
     records[index] = new
     if new ~= record then
-      upkeep.save(name, kinds, new, ttl)
+      upkeep.save(name, kind, new, ttl)
     end
-    at = at + 4
+    at = at + 2
   end
   return reply(records), at
 end
@@ -99,7 +113,7 @@ end
 function upkeep.states(many, at, key)
   local records = {}
   for index = 1, many do
-    records[index] = upkeep.load(KEYS[key + index - 1], ARGV[at + index - 1])
+    records[index] = upkeep.load(KEYS[key + index - 1], string.byte(ARGV[at + index - 1]))
   end
   return reply(records), at + many
 end
