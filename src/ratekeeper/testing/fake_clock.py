@@ -47,7 +47,8 @@ class FakeClock:
 
     def advance(self, seconds: Seconds) -> None:
         """Move on; a negative number steps back, as clocks do that are set."""
-        self.move_to(self.micros + to_micros(seconds, "advance"))
+        with self.moved:
+            self.move_to(self.micros + to_micros(seconds, "advance"))
 
     def move_to(self, micros: int) -> None:
         if micros < 0:
@@ -63,12 +64,11 @@ class FakeClock:
 
     def sleep(self, micros: int) -> None:
         until = self.micros + micros
-        if self.auto:
-            if until > self.micros:
-                self.move_to(until)
-            return
         with self.moved:
-            self.moved.wait_for(lambda: self.micros >= until)
+            if not self.auto:
+                self.moved.wait_for(lambda: self.micros >= until)
+            elif until > self.micros:  # else another thread slept for longer
+                self.move_to(until)
 
     def wait(self, gate: LockType, micros: int | None) -> bool:
         until = None if micros is None else self.micros + micros
@@ -105,7 +105,8 @@ class FakeClock:
         if turns:
             loop.call_soon(self.jump, loop, arrivals, micros, turns - 1)
         else:
-            self.move_to(max(self.micros, earliest))
+            with self.moved:
+                self.move_to(max(self.micros, earliest))
             loop.call_soon(self.jump, loop, self.arrivals, self.micros, QUIET)
 
 
