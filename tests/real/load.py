@@ -7,6 +7,29 @@ import time
 from ratekeeper import AsyncLimiter, Limiter
 
 
+class Lag:
+    """``worst``: the longest that the machine itself kept a sleeper waiting since the block was entered: not ours."""
+
+    def __init__(self):
+        self.worst = 0.0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self.over.set()
+        self.thread.join()
+
+    def watch(self):
+        while not self.over.is_set():
+            due = time.monotonic() + 0.01
+            time.sleep(0.01)
+            self.worst = max(self.worst, time.monotonic() - due)
+
+
 class Load:
     """``workers`` callers of one limiter until the block is left; ``kind`` is sync or async."""
 
@@ -16,7 +39,11 @@ class Load:
         self.answers = []  # (began, took, decision)
         self.errors = []
         self.over = threading.Event()
-        self.lag = 0.0  # the worst that the machine itself kept a sleeper waiting: not ours
+        self.watch = Lag()
+
+    @property
+    def lag(self):
+        return self.watch.worst
 
     def __enter__(self):
         if self.kind == "sync":
@@ -24,7 +51,7 @@ class Load:
             self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(self.workers)]
         else:
             self.threads = [threading.Thread(target=lambda: asyncio.run(self.main()))]
-        self.threads.append(threading.Thread(target=self.watch))
+        self.watch.__enter__()
         for thread in self.threads:
             thread.start()
         return self
@@ -33,14 +60,9 @@ class Load:
         self.over.set()
         for thread in self.threads:
             thread.join()
+        self.watch.__exit__()
         if self.kind == "sync":
             self.limiter.close()
-
-    def watch(self):
-        while not self.over.is_set():
-            due = time.monotonic() + 0.01
-            time.sleep(0.01)
-            self.lag = max(self.lag, time.monotonic() - due)
 
     def run(self, number):
         try:

@@ -46,7 +46,7 @@ def stopped(server, proxy):
 
 @contextlib.contextmanager
 def paused(server, proxy):
-    until = time.monotonic() + DEADLINE + SLACK + OUTAGE + 1  # it cannot be ended before: that is a command too
+    until = time.monotonic() + DEADLINE + SLACK + OUTAGE + 3  # it cannot be ended before: that is a command too
     server.client().execute_command("CLIENT", "PAUSE", int((until - time.monotonic()) * 1000), "ALL")
     yield
     time.sleep(max(0.0, until - time.monotonic()))
@@ -177,7 +177,7 @@ def test_a_lost_reply_is_counted_once_and_told(server, proxy, kind, hangs_up):
         return await answer if kind == "async" else answer
 
     async def main():
-        store = (AsyncRedisStore if kind == "async" else RedisStore)(proxy.url, deadline=0.5)
+        store = (AsyncRedisStore if kind == "async" else RedisStore)(proxy.url, deadline=2)
         assert (await ask(store))[0].remaining == 99
         proxy.lose = 1
         with pytest.raises(StoreUnavailable) as caught:

@@ -10,18 +10,22 @@ from ratekeeper.adapters.asgi import RateLimitMiddleware
 from tests.adapters.cases import HERE, rules
 
 pytestmark = pytest.mark.real
-LIMIT = "1 concurrent for 1 second"
-WORK = 4.0
+LIMIT = "1 concurrent for 3 seconds"  # so that a machine that is busy for a second or two loses no lease
+WORK = 7.0
 
 
-def store_of(request, name):
-    return name if name == "memory://" else f"{request.getfixturevalue('redis_server').url}/9?deadline=5"
+def in_each(redis_server, work):
+    """``work(store)`` in memory and on a server, at once."""
 
-
-@pytest.mark.parametrize("name", ["memory://", "redis://"])
-def test_an_async_block_holds_its_lease_for_as_long_as_it_lasts(request, name):
     async def main():
-        async with AsyncLimiter(LIMIT, store=store_of(request, name), name="beats") as limiter:
+        await asyncio.gather(*[work(store) for store in ("memory://", f"{redis_server.url}/9?deadline=10")])
+
+    asyncio.run(main())
+
+
+def test_an_async_block_holds_its_lease_for_as_long_as_it_lasts(redis_server):
+    async def work(store):
+        async with AsyncLimiter(LIMIT, store=store, name="beats") as limiter:
             refused = 0
             async with limiter.reserve("k") as lease:
                 until = time.monotonic() + WORK
@@ -30,21 +34,21 @@ def test_an_async_block_holds_its_lease_for_as_long_as_it_lasts(request, name):
                     refused += 1
                     await asyncio.sleep(0.02)
             assert lease.settled
-            assert refused > 50
+            assert refused > 20
             assert await limiter.check("k")
 
-    asyncio.run(main())
+    in_each(redis_server, work)
 
 
-@pytest.mark.parametrize("name", ["memory://", "redis://"])
-def test_a_long_stream_holds_its_place_in_the_middleware(request, name):
-    async def main():
-        policy = Policy.parse(rules({"limit": LIMIT, "name": "streams"}), store=store_of(request, name))
-        done = asyncio.Event()
+def test_a_long_stream_holds_its_place_in_the_middleware(redis_server):
+    async def work(store):
+        policy = Policy.parse(rules({"limit": LIMIT, "name": "streams"}), store=store)
+        entered, done = asyncio.Event(), asyncio.Event()
 
         async def app(scope, receive, send):
             await send({"type": "http.response.start", "status": 200, "headers": []})
             if scope["path"] == "/long":
+                entered.set()
                 await done.wait()
             await send({"type": "http.response.body", "body": b"ok"})
 
@@ -60,7 +64,7 @@ def test_a_long_stream_holds_its_place_in_the_middleware(request, name):
             return told[0]["status"]
 
         long = asyncio.create_task(call("/long"))
-        await asyncio.sleep(0.1)
+        await entered.wait()
         until = time.monotonic() + WORK
         while time.monotonic() < until:
             assert await call("/") == 429
@@ -70,4 +74,4 @@ def test_a_long_stream_holds_its_place_in_the_middleware(request, name):
         assert await call("/") == 200
         await policy.aclose()
 
-    asyncio.run(main())
+    in_each(redis_server, work)

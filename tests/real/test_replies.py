@@ -183,7 +183,7 @@ def test_a_plan_of_two_keys_halfway_between_two_nodes(cluster, kind):
     next(steps)
     first, _ = source.client().execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
     source.client().execute_command("MIGRATE", "127.0.0.1", target.port, first, 0, 5000)
-    late = RedisStore(cluster.url, prefix="halfway", deadline=DEADLINE)
+    late = RedisStore(cluster.url, prefix="halfway", deadline=1)
     limiter = Limiter(limit, store=late, name="load", on_store_error="deny")
     assert "TRYAGAIN" in limiter.check("k").reason
     late.close()
