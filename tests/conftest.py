@@ -7,14 +7,19 @@ import os
 from logging.handlers import QueueHandler
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.servers import any_server, redis_cluster, redis_sentinel, redis_server, valkey_server
 
 __all__ = ["any_server", "redis_cluster", "redis_sentinel", "redis_server", "valkey_server"]
 
 # Where it decides whether a change lands a run must be repeatable; elsewhere it goes on searching.
-settings.register_profile("ratekeeper", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "ratekeeper",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],  # one pause of a second while an example is drawn
+)
 settings.load_profile("ratekeeper")
 
 

@@ -8,7 +8,7 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper import Decision, Limit
@@ -248,7 +248,7 @@ def test_a_dead_store_is_stood_in_for(tmp_path):
             assert service.worker.keeper.tally.store_errors == 6
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     st.one_of(
         st.binary(max_size=80), st.binary(max_size=20).map(lambda end: asked({"a": "b"}).SerializeToString() + end)

@@ -5,7 +5,7 @@ import socket
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper.service.options import Bounds
@@ -147,7 +147,7 @@ def test_an_answer_that_waits_holds_back_those_behind_it(tmp_path):
         assert found.endswith(b"ok\n")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(
     st.one_of(
         st.binary(max_size=300),

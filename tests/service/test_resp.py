@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -222,7 +222,7 @@ def test_a_command_without_end_is_refused():
         assert talk(service, b"*2\r\n$4\r\nPING\r\n$99999\r\n" + b"a" * 5000).startswith(b"-ERR Protocol error")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(
     st.one_of(
         st.binary(max_size=200),
