@@ -1,5 +1,6 @@
 """The store in shared memory: the contract, several processes, what it refuses, and what it leaves behind."""
 
+import fcntl
 import json
 import os
 import stat
@@ -440,6 +441,19 @@ def test_segments_are_listed_and_removed(name):
     remove(name)
     assert name not in [segment.name for segment in segments()]
     assert "expected the name of a segment" in message(lambda: remove(name))
+
+
+def test_who_only_looks_does_not_use_a_segment(name, monkeypatch):
+    """Listing takes the lock for a moment: at the same moment another could not remove the segment."""
+    store, looks = SharedStore(name), []
+    monkeypatch.setattr(files, "sleep", looks.append)
+    assert files.is_in_use(files.folder_of(name))
+    assert len(looks) == files.LOOKS
+    store.close()
+    with open(f"{files.folder_of(name)}/.users") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr(files, "sleep", lambda seconds: fcntl.flock(other, fcntl.LOCK_UN))
+        assert not files.is_in_use(files.folder_of(name))
 
 
 PURE = """

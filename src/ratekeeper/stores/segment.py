@@ -14,6 +14,7 @@ import mmap
 import os
 import stat
 from hashlib import blake2b
+from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekeeper.errors import InvalidStore, shown
@@ -31,6 +32,7 @@ FORMAT = 2  # the layout of slots, records and guards: changed with every change
 MAGIC = b"ratekeeper table %d\n"
 HEAD = 16_384  # a multiple of any page size
 LONGEST_TEXT = 2_000
+LOOKS = 5  # whether a segment is in use, a millisecond apart
 TEXTS = ("space", "limits", "seed", "boot", "clock", "build")
 HOW_TO_REMOVE = "To start afresh, stop the others and call ratekeeper.stores.shared.remove({name!r})"
 
@@ -313,15 +315,19 @@ def table_files(path: str) -> Iterator[str]:
 
 
 def is_in_use(path: str) -> bool:
-    """Whether a process has the segment open."""
+    """Whether a process has the segment open, and not only a look at it, which takes the lock for a moment too."""
     try:
         file = os.open(f"{path}/.users", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        for _ in range(LOOKS):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sleep(0.001)
+            else:
+                return False
     finally:
         os.close(file)
-    return False
+    return True
