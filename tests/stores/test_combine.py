@@ -317,8 +317,13 @@ def test_a_waiter_that_is_interrupted_anywhere_leaves_nobody_waiting(end, monkey
 
 
 def test_an_interrupted_thread_leaves_nobody_behind_waiting():
-    held = Held()
+    held, main, handled = Held(), threading.main_thread().ident, []
     held.start("second", 60)
+
+    def handle(*_):
+        handled.append(True)
+        if len(handled) == 1:  # another may have been on its way
+            raise KeyboardInterrupt
 
     def interrupt():
         while len(held.combiner.line) < 2:
@@ -327,14 +332,17 @@ def test_an_interrupted_thread_leaves_nobody_behind_waiting():
         held.threads[-1].start()
         while len(held.combiner.line) < 3:
             pass
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while not handled:  # one that comes just before the wait does not end it
+            signal.pthread_kill(main, signal.SIGINT)
 
-    found = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of another test may have left its own
+    found = signal.signal(signal.SIGINT, handle)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
     try:
-        threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             held.combiner.ask(Asked("main"), 60)
     finally:
+        helper.join()
         signal.signal(signal.SIGINT, found)
     told = held.finish()
     assert told == {"first": "first", "second": "second", "third": "third"}
