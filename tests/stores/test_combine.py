@@ -2,7 +2,6 @@
 
 import dis
 import random
-import signal
 import sys
 import threading
 
@@ -11,6 +10,7 @@ import pytest
 from ratekeeper import StoreUnavailable
 from ratekeeper.stores import combine
 from ratekeeper.stores.combine import MOST, TURNS, Combiner
+from tests.interruption import signalled
 
 
 class Asked:
@@ -317,32 +317,18 @@ def test_a_waiter_that_is_interrupted_anywhere_leaves_nobody_waiting(end, monkey
 
 
 def test_an_interrupted_thread_leaves_nobody_behind_waiting():
-    held, main, handled = Held(), threading.main_thread().ident, []
+    held = Held()
     held.start("second", 60)
 
-    def handle(*_):
-        handled.append(True)
-        if len(handled) == 1:  # another may have been on its way
-            raise KeyboardInterrupt
-
-    def interrupt():
+    def when():
         while len(held.combiner.line) < 2:
             pass
         held.threads.append(threading.Thread(target=held.ask, args=("third", 60)))
         held.threads[-1].start()
         while len(held.combiner.line) < 3:
             pass
-        while not handled:  # one that comes just before the wait does not end it
-            signal.pthread_kill(main, signal.SIGINT)
 
-    found = signal.signal(signal.SIGINT, handle)
-    helper = threading.Thread(target=interrupt)
-    helper.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            held.combiner.ask(Asked("main"), 60)
-    finally:
-        helper.join()
-        signal.signal(signal.SIGINT, found)
+    with signalled(when, raises=KeyboardInterrupt):
+        held.combiner.ask(Asked("main"), 60)
     told = held.finish()
     assert told == {"first": "first", "second": "second", "third": "third"}

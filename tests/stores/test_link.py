@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import signal
 import socket
 import threading
 from time import monotonic
@@ -12,6 +11,7 @@ import pytest
 from ratekeeper import native
 from ratekeeper.stores import link
 from ratekeeper.stores.settings import Settings
+from tests.interruption import signalled
 
 
 @pytest.fixture(params=["pure", "native"])
@@ -89,33 +89,10 @@ def test_an_end_that_was_closed_is_told(pair):
         connection.exchange(b"asked", 1, soon())
 
 
-@pytest.mark.parametrize("raises", [True, False])
+@pytest.mark.parametrize("raises", [KeyboardInterrupt, None])
 def test_a_signal_is_handled_while_one_waits(pair, raises):
     connection, far = pair
-    main, handled = threading.main_thread().ident, []
-
-    def handle(*_):
-        handled.append(True)
-        if raises and len(handled) == 1:  # another may have been on its way
-            raise KeyboardInterrupt
-
-    def interrupt():
-        far.recv(100)
-        # Again and again, as one that comes just before the wait does not end it; and without a call of anything in
-        # Python: a thread that is traced does not get into one while the main thread has a signal to handle.
-        while not handled:
-            signal.pthread_kill(main, signal.SIGUSR1)
-        far.sendall(b"+told\r\n")
-
-    found = signal.signal(signal.SIGUSR1, handle)
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        if raises:
-            with pytest.raises(KeyboardInterrupt):
-                connection.exchange(b"asked", 1, soon())
-        else:
-            assert connection.exchange(b"asked", 1, soon()) == [b"told"]
-    finally:
-        thread.join()
-        signal.signal(signal.SIGUSR1, found)
+    heard = []
+    with signalled(lambda: far.recv(100), lambda: far.sendall(b"+told\r\n"), raises):
+        heard += connection.exchange(b"asked", 1, soon())
+    assert heard == ([] if raises else [b"told"])
