@@ -24,6 +24,14 @@ def test_threads_that_hold_the_regions_lock_get_exactly_the_limit(tmp_path):
     assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
 
 
+@pytest.mark.parametrize("watched", [MEMORY, THREADS], ids=["memory", "threads"])
+def test_threads_on_one_connection_get_their_own_answers(tmp_path, watched):
+    done = run(compiled("line", tmp_path, *watched), 3000)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the thread sanitizer does not run on this kernel")
+    assert (done.stdout[:5], done.returncode) == ("told ", 0), done.stderr
+
+
 def test_a_flood_ten_times_the_table_resets_nobody_at_the_limit(tmp_path):
     done = run(compiled("flood", tmp_path, "-O2"))
     assert (done.stdout, done.returncode) == ("reset: 0\n", 0)

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import socket
 import threading
 from time import monotonic
@@ -15,17 +16,17 @@ from tests.interruption import signalled
 
 
 @pytest.fixture(params=["pure", "native"])
-def pair(request, monkeypatch):
+def pair(request):
     """A connection, and the other end of it."""
-    if request.param == "pure":
-        monkeypatch.setattr(link, "core", None)
-    elif native.core is None:
+    if request.param == "native" and native.core is None:
         pytest.skip("there is no C core")
     near, far = socket.socketpair()
     near.settimeout(5)
     connection = link.Connection.__new__(link.Connection)
     connection.socket, connection.is_plain, connection.patience = near, True, 5.0
     connection.reader = link.Reader()
+    if request.param == "native":
+        connection.line = native.core.Line(os.dup(near.fileno()), b"")
     yield connection, far
     near.close()
     far.close()
@@ -69,12 +70,12 @@ def test_a_long_question_and_a_long_answer_arrive_whole(pair):
     assert heard == question
 
 
-def test_no_answer_and_no_room_end_with_the_deadline(pair):
+@pytest.mark.parametrize("payload", [b"asked", b"x" * 10_000_000], ids=["no answer", "no room"])
+def test_no_answer_and_no_room_end_with_the_deadline(pair, payload):
     connection, far = pair
     far.sendall(b"$10\r\nhalf")
-    for payload in (b"asked", b"x" * 10_000_000):
-        with pytest.raises(TimeoutError):
-            connection.exchange(payload, 1, soon(0.02))
+    with pytest.raises(TimeoutError):
+        connection.exchange(payload, 1, soon(0.02))
 
 
 def test_an_end_that_was_closed_is_told(pair):
@@ -82,10 +83,10 @@ def test_an_end_that_was_closed_is_told(pair):
     far.close()
     with pytest.raises(OSError, match=r"Broken pipe|closed"):
         connection.exchange(b"asked", 1, soon())
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionError):
         connection.exchange(b"", 1, soon())
     connection.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.raises(OSError, match=r"Bad file descriptor|closed"):
         connection.exchange(b"asked", 1, soon())
 
 

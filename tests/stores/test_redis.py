@@ -8,6 +8,7 @@ import pytest
 
 from ratekeeper import Limit
 from ratekeeper.model import parse_limits
+from ratekeeper.stores import link
 from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import StoreContract, TimedStoreContract
@@ -49,6 +50,15 @@ class TestRedisStore(OnServer, StoreContract):
 
     def make_store(self):
         return RedisStore(self.url, **self.options)
+
+
+class TestRedisStoreWithoutCore(TestRedisStore):
+    """Threads that take turns in Python."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server, monkeypatch):
+        monkeypatch.setattr(link, "core", None)
+        yield from self.on(redis_server)
 
 
 class TestTimedRedisStore(OnServer, TimedStoreContract):

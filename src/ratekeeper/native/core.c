@@ -103,7 +103,6 @@ static PyMethodDef methods[] = {
      "wrongly refused, the most in any period, and the longest time that a key asked in vain."},
     {"most_within", most_within, METH_VARARGS,
      "most_within(times, length)\n--\n\nThe most that came within any stretch of that length; the times in order."},
-    {"exchange", exchange, METH_VARARGS, "Send all of a payload on a socket, and read what comes first."},
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},
@@ -120,6 +119,7 @@ static int start(PyObject *module) {
         {&state->store_type, &store_spec, "Store"},    {&state->prepared_type, &prepared_spec, "Prepared"},
         {&state->columns_type, &columns_spec, "Columns"},
         {&state->refusal_type, &refusal_spec, "Refusal"}, {&state->recall_type, &recall_spec, "Recall"},
+        {&state->line_type, &line_spec, "Line"},
     };
     for (size_t index = 0; index < sizeof(types) / sizeof(types[0]); index++) {
         *types[index].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[index].spec, NULL);
@@ -150,6 +150,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->columns_type);
     Py_VISIT(state->refusal_type);
     Py_VISIT(state->recall_type);
+    Py_VISIT(state->line_type);
     Py_VISIT(state->encode);
     Py_VISIT(state->whole_cost);
     Py_VISIT(state->to_micros);
@@ -181,6 +182,7 @@ static void finish(void *module) {
     Py_CLEAR(state->columns_type);
     Py_CLEAR(state->refusal_type);
     Py_CLEAR(state->recall_type);
+    Py_CLEAR(state->line_type);
     Py_CLEAR(state->space);
     Py_CLEAR(state->key);
     Py_CLEAR(state->limit);

@@ -23,7 +23,7 @@ typedef struct DecisionObject DecisionObject;
 
 typedef struct {
     PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type, *prepared_type, *columns_type;
-    PyTypeObject *refusal_type, *recall_type;
+    PyTypeObject *refusal_type, *recall_type, *line_type;
     PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
     PyObject *space, *key, *limit, *cost, *table_for;    /* names */
@@ -97,7 +97,7 @@ typedef struct {
 } PreparedObject;
 
 extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec, prepared_spec, columns_spec;
-extern PyType_Spec refusal_spec, recall_spec;
+extern PyType_Spec refusal_spec, recall_spec, line_spec;
 
 static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
 
@@ -144,8 +144,6 @@ PyObject *picked(PyObject *module, PyObject *args);
 PyObject *judge(PyObject *module, PyObject *args);
 PyObject *longest_wait(PyObject *module, PyObject *args);
 PyObject *most_within(PyObject *module, PyObject *args);
-/* The wire. */
-PyObject *exchange(PyObject *module, PyObject *args);
 
 static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     DecisionObject *self;

@@ -12,7 +12,7 @@ from ratekeeper.stores.aio import AsyncLink, ask_once
 from ratekeeper.stores.books import Books
 from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
-from ratekeeper.stores.flight import judge
+from ratekeeper.stores.flight import LAST, PAUSE, judge
 from ratekeeper.stores.leases import AsyncLeasedTable, can_lease, validate
 from ratekeeper.stores.redis_table import AsyncRedisTable
 from ratekeeper.stores.script import compose
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ratekeeper.stores.script import Script
     from ratekeeper.stores.settings import Address
     from ratekeeper.stores.standby import Desk
-
-PAUSE = 0.002  # seconds before a slot on the move is asked again
 
 
 class AsyncRedisStore:
@@ -281,7 +279,7 @@ class Office:
     def trouble(self, link: AsyncLink, flight: Flight, error: Exception) -> None:
         """An error reply: send again what was not executed, within the deadline."""
         action, slot, place = judge(flight, error, link.address)
-        if action == "again" and self.loop.time() + PAUSE < flight.since + self.settings.deadline:
+        if action == "again" and self.loop.time() + LAST < flight.since + self.settings.deadline:
             self.loop.call_later(PAUSE, link.send, [flight])
         elif action == "evaluate":
             link.send([flight])

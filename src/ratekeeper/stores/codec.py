@@ -327,7 +327,7 @@ class Request:
             pieces.append(ledger.plan_words(operation, check.cost, whole))
             count += len(ledger.subjects) * (1 if operation in ("reset", "states") else SUBJECT_WORDS)
         self.words = b"".join(pieces)
-        self.words_count = count
+        self.words_count = 0 if word == "one" else count  # its word depends on who travels with it
 
     def read(self, reply: bytes, sent: int) -> Any:
         """What the store answers: decisions, or for ``states`` now and the states."""
@@ -401,6 +401,7 @@ class CheckOne:
     future: Future
     operation = "check"
     keys_count = 1
+    words_count = 0  # as of any check of one subject
 
     def __init__(self, ledger: Ledger, key: str | bytes, cost: int) -> None:
         self.ledger = ledger
@@ -452,9 +453,14 @@ def without_server(operation: str, plan: Plan) -> Any:
     return tuple([decision(True, check.limit, 0, now, check.cost) for check in plan])
 
 
+def evaluation(script: bytes) -> bytes:
+    """The first words of a command that has the script run."""
+    return bulk(b"EVALSHA") + bulk(script)
+
+
 def lone_start(script: bytes) -> bytes:
     """What the command of a single CheckOne begins with; its key and its words follow."""
-    return b"*%d\r\n%b%b%b" % (4 + SUBJECT_WORDS, bulk(b"EVALSHA"), bulk(script), number(1))
+    return b"*%d\r\n%b%b" % (4 + SUBJECT_WORDS, evaluation(script), number(1))
 
 
 def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, now: int | None) -> bytes:
@@ -467,7 +473,7 @@ def command(requests: Sequence[Request | CheckOne], name: bytes, script: bytes, 
         request = requests[at]
         at += 1
         keys_count += request.keys_count
-        if request.__class__ is Request and request.word != "one":
+        if request.words_count:
             pieces.append(request.words)
             words_count += request.words_count
             continue

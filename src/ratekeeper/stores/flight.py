@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ratekeeper.store")
 
 MOST_TRIES = 5
+PAUSE = 0.002  # seconds before a slot on the move is asked again
+LAST = 0.01  # of the deadline that must be left for that: who is sent too late for an answer may have paid for it
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 # Replies that say "not executed", and what to do: `elsewhere` another server has the key, `again` soon, `anew` on a

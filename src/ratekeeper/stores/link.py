@@ -1,4 +1,7 @@
-"""A thread's way to one server: a socket, a deadline, and a breaker.
+"""The threads' way to one server: a socket, a deadline, and a breaker.
+
+A plain socket is shared by all threads, as the C core gathers what they ask; without it, and with TLS, one speaks at a
+time (see combine.py).
 
 Connecting is always done by a thread of its own: a name that does not resolve, or a server that does not answer, costs
 the caller its deadline once, and nothing while the breaker is open.
@@ -6,6 +9,7 @@ the caller its deadline once, and nothing while the breaker is open.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from _thread import allocate_lock
@@ -16,6 +20,7 @@ from hiredis import HiredisError, Reader, ReplyError
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.native import core
 from ratekeeper.stores.breaker import Breaker
+from ratekeeper.stores.codec import evaluation
 from ratekeeper.stores.flight import Handshake, log, spoken
 
 TYPE_CHECKING = False
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
+    from ratekeeper.native.core import Line
+    from ratekeeper.stores.codec import AnyRequest
     from ratekeeper.stores.flight import Flight
     from ratekeeper.stores.script import Script
     from ratekeeper.stores.settings import Address, Settings
@@ -52,10 +59,16 @@ def open_socket(address: Address, settings: Settings, seconds: float) -> socket.
     return made
 
 
+class NotSent(ConnectionError):
+    """Nothing was sent: it was too late, or another thread had given the connection up."""
+
+
 class Connection:
     """A socket and its replies, in order."""
 
-    def __init__(self, address: Address, settings: Settings, until: float) -> None:
+    line: Line | None = None  # what threads share; None: one speaks at a time
+
+    def __init__(self, address: Address, settings: Settings, until: float, start: bytes = b"") -> None:
         self.address = address
         left = max(SHORTEST, until - monotonic())
         self.socket = open_socket(address, settings, left)
@@ -63,14 +76,39 @@ class Connection:
         self.reader = Reader()
         self.used_at = monotonic()
         self.patience = left  # the socket's timeout
+        if self.is_plain and core is not None:
+            self.line = core.Line(os.dup(self.socket.fileno()), start)
 
     def exchange(self, payload: bytes, replies: int, until: float) -> list[Any]:
         """Send ``payload`` and gather so many replies, until that instant."""
+        if self.line is None:
+            return self.converse(payload, replies, until)
+        found = self.line.exchange(payload, replies, until - monotonic())
+        if found is None:
+            raise NotSent("the connection was closed")
+        reader = Reader()  # one for each, as threads share the connection
+        reader.feed(found)
+        return [reader.gets() for _ in range(replies)]
+
+    def ask(self, request: AnyRequest, until: float) -> Any:
+        """The script's reply to ``request``, which may travel with those of other threads."""
+        reply = self.line.ask(  # type: ignore[union-attr]
+            request.keys, request.keys_count, request.words, request.words_count, until - monotonic()
+        )
+        if reply is None:
+            raise NotSent("the connection was closed")
+        return ReplyError(reply) if reply.__class__ is str else reply
+
+    def converse(self, payload: bytes, replies: int, until: float) -> list[Any]:
+        """The same for one thread at a time."""
         found: list[Any] = []
         reader = self.reader
+        self.set_patience(until)
+        if payload:
+            self.socket.sendall(payload)
         while True:
-            part = self.send_and_read(payload, until)
-            payload = b""
+            self.set_patience(until)
+            part = self.socket.recv(65536)
             if not part:
                 raise ConnectionResetError("the connection was closed")
             reader.feed(part)
@@ -79,18 +117,11 @@ class Connection:
             if len(found) >= replies:
                 return found
 
-    def send_and_read(self, payload: bytes, until: float) -> bytes:
-        """Send all of ``payload``, and wait for what comes first; empty if the other side closed."""
-        now = self.used_at = monotonic()
-        left = max(SHORTEST, until - now)
-        if self.is_plain and core is not None:
-            return core.exchange(self.socket.fileno(), payload, left)
+    def set_patience(self, until: float) -> None:
+        left = max(SHORTEST, until - monotonic())
         if not -0.001 < left - self.patience < 0.0001:  # setting it is a system call
             self.socket.settimeout(left)
             self.patience = left
-        if payload:
-            self.socket.sendall(payload)
-        return self.socket.recv(65536)
 
     def is_stale(self) -> bool:
         """Whether the other side closed an idle connection: better known before sending than after."""
@@ -106,6 +137,8 @@ class Connection:
             return True
 
     def close(self) -> None:
+        if self.line is not None:
+            self.line.close()
         self.socket.close()
 
 
@@ -131,10 +164,11 @@ class Link:
         self.connection: Connection | None = None
         self.lock = allocate_lock()  # around what follows
         self.attempt: threading.Event | None = None
-        self.wire = allocate_lock()  # held by the one thread that speaks
+        self.is_shared = core is not None and settings.tls is None
+        self.wire = allocate_lock()  # if not, held by the one thread that speaks
         self.is_closed = False
 
-    def exchange(self, flights: Sequence[Flight], until: float) -> tuple[list[Any], Address]:
+    def exchange(self, flights: Sequence[Flight], until: float) -> tuple[list[Any], Connection]:
         """Send all flights in one go; their replies, and who gave them."""
         payload = b"".join([flight.payload(self.script, self.clock, self.gives_time) for flight in flights])
         extra = sum([flight.asking for flight in flights])
@@ -144,34 +178,63 @@ class Link:
             replies = [(next(kept), next(kept))[1] if flight.asking else next(kept) for flight in flights]
         return replies, asked
 
-    def transfer(self, payload: bytes, replies: int, until: float) -> tuple[list[Any], Address]:
+    def transfer(self, payload: bytes, replies: int, until: float) -> tuple[list[Any], Connection]:
         """Send ``payload`` on a good connection; so many replies, and who gave them."""
         if self.breaker.is_open:
             self.refuse()
-        if not self.wire.acquire(False) and not self.wire.acquire(True, max(0.0, until - monotonic())):
+        if not self.is_shared and not self.wire.acquire(True, max(0.0, until - monotonic())):
             raise StoreUnavailable(self.name, "was busy until the deadline")
         try:
-            connection = self.connection
-            if connection is not None and monotonic() - connection.used_at > IDLE and connection.is_stale():
-                self.drop(connection)
-                connection = None
-            if connection is None:
-                connection = self.connected(until)
-            try:
-                return connection.exchange(payload, replies, until), connection.address
-            except BaseException as error:
-                self.drop(connection)
-                if not isinstance(error, (OSError, HiredisError)):
-                    raise
-                why = (
-                    f"gave no answer in {self.settings.deadline * 1000:g} ms"
-                    if isinstance(error, TimeoutError)
-                    else f"lost the connection ({error})"
-                )
-                self.trip(why)
-                raise StoreUnavailable(self.name, why, charged=None) from error
+            while True:
+                connection = self.ready(until)
+                try:
+                    return connection.exchange(payload, replies, until), connection
+                except BaseException as error:
+                    self.fail(connection, error, until)
         finally:
-            self.wire.release()
+            if not self.is_shared:
+                self.wire.release()
+
+    def ask(self, request: AnyRequest, until: float) -> tuple[Any, Connection]:
+        """The script's reply to ``request``, which may travel with those of other threads, and who gave it."""
+        while True:
+            connection = self.ready(until)
+            try:
+                return connection.ask(request, until), connection
+            except BaseException as error:
+                self.fail(connection, error, until)
+
+    def fail(self, connection: Connection, error: BaseException, until: float) -> None:
+        """Raise what became of a call on that connection, unless nothing was sent and there is time for another."""
+        if isinstance(error, NotSent):
+            if monotonic() >= until:
+                raise StoreUnavailable(self.name, "other threads waited for it until the deadline") from error
+            self.drop(connection)
+            if self.breaker.is_open:
+                self.refuse()
+            return
+        if not isinstance(error, (OSError, HiredisError)):
+            if not self.is_shared:  # else others speak on it, and the answer is read all the same
+                self.drop(connection)
+            raise error
+        why = (
+            f"gave no answer in {self.settings.deadline * 1000:g} ms"
+            if isinstance(error, TimeoutError)
+            else f"lost the connection ({error})"
+        )
+        self.leave(connection, why)
+        raise StoreUnavailable(self.name, why, charged=None) from error
+
+    def ready(self, until: float) -> Connection:
+        """The connection, or a new one in the place of one that was closed while it was idle."""
+        connection, now = self.connection, monotonic()
+        if connection is not None and now - connection.used_at > IDLE and connection.is_stale():
+            self.drop(connection)
+            connection = None
+        if connection is None:
+            connection = self.connected(until)
+        connection.used_at = now
+        return connection
 
     def connected(self, until: float) -> Connection:
         """A new connection, waited for until that instant."""
@@ -184,7 +247,8 @@ class Link:
                 if self.breaker.is_open
                 else f"could not be reached within {self.settings.deadline * 1000:g} ms"
             )
-            self.trip(why)
+            if not self.breaker.is_open:
+                self.trip(why)
             raise StoreUnavailable(self.name, why)
         return connection
 
@@ -217,7 +281,7 @@ class Link:
         until = monotonic() + self.settings.connects_for
         connection = None
         try:
-            connection = Connection(self.find(until), self.settings, until)
+            connection = Connection(self.find(until), self.settings, until, evaluation(self.script.sha))
             handshake = Handshake(self.settings, self.script)
             while handshake.words:
                 handshake.judge(connection.exchange(handshake.payload, len(handshake.words), until))
@@ -244,23 +308,31 @@ class Link:
             log.info("%s: answers again", self.name)
 
     def trip(self, why: str) -> None:
-        if self.breaker.trip(monotonic(), why) and not self.is_closed:
+        with self.lock:  # of threads that fail together one says so
+            changed = self.breaker.trip(monotonic(), why)
+        if changed and not self.is_closed:
             log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
 
-    def drop(self, connection: Connection | None = None) -> None:
-        """Close the connection, so that the next call makes a new one; of a given one only that."""
+    def leave(self, connection: Connection, why: str) -> None:
+        """Give up a connection, and the server with it; of threads that share it, the first does."""
+        if self.drop(connection):
+            self.trip(why)
+
+    def drop(self, connection: Connection) -> bool:
+        """Close a connection; whether the next call would have used it, and must make a new one."""
         with self.lock:
-            if connection is None:
-                connection = self.connection
-            if self.connection is connection:
+            is_current = self.connection is connection
+            if is_current:
                 self.connection = None
-        if connection is not None:
-            connection.close()
+        connection.close()
+        return is_current
 
     def close(self) -> None:
         with self.lock:
             self.is_closed = True
-        self.drop()
+            connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
 
 
 def ask_once(address: Address, settings: Settings, until: float, *words: bytes) -> Any:

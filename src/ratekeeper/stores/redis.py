@@ -20,7 +20,7 @@ from ratekeeper.stores.breaker import Breaker
 from ratekeeper.stores.cluster import Slots, slot_of
 from ratekeeper.stores.codec import CheckOne, command, lone_start
 from ratekeeper.stores.combine import Combiner, Waiter
-from ratekeeper.stores.flight import Flight, judge
+from ratekeeper.stores.flight import LAST, PAUSE, Flight, judge
 from ratekeeper.stores.leases import LeasedTable, can_lease, validate
 from ratekeeper.stores.link import Link, ask_once
 from ratekeeper.stores.redis_table import RedisTable
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from ratekeeper.model import Decision, Limit, Plan, Several, State
     from ratekeeper.stores.books import Errand
     from ratekeeper.stores.codec import AnyRequest
+    from ratekeeper.stores.link import Connection
     from ratekeeper.stores.settings import Address
-
-PAUSE = 0.002  # seconds before a slot on the move is asked again
 
 
 class RedisStore:
@@ -149,11 +148,11 @@ class RedisStore:
                     answers.append(error)
 
     def ask(self, request: AnyRequest) -> Any:
-        if self.settings.is_cluster:
-            return self.line_for(request)[1].ask(request, self.settings.deadline)
-        link, combiner = self.home
-        if link.breaker.is_open:
+        link, combiner = self.home if not self.settings.is_cluster else self.line_for(request)
+        if link.breaker.is_open and not self.settings.is_cluster:
             link.refuse()
+        if link.is_shared:
+            return self.speak(link, request, monotonic())
         return combiner.ask(request, self.settings.deadline)
 
     def line_to(self, address: Address) -> tuple[Link, Combiner]:
@@ -230,11 +229,14 @@ class RedisStore:
         """Answer a single request: ``deliver`` with the least work, unless the server has something else to say."""
         until = since + self.settings.deadline
         sent = self.clock.nanos()
-        if request.__class__ is CheckOne and not self.gives_time:
-            payload = self.lone + request.keys + request.words
+        if link.is_shared and not self.gives_time and not self.settings.is_cluster:
+            reply, asked = link.ask(request, until)
         else:
-            payload = command((request,), b"EVALSHA", self.script.sha, sent // 1000 if self.gives_time else None)
-        (reply,), asked = link.transfer(payload, 1, until)
+            if request.__class__ is CheckOne and not self.gives_time:
+                payload = self.lone + request.keys + request.words
+            else:
+                payload = command((request,), b"EVALSHA", self.script.sha, sent // 1000 if self.gives_time else None)
+            (reply,), asked = link.transfer(payload, 1, until)
         if reply.__class__ is bytes:
             with suppress(Exception):  # then it is no reply to this, and the long way says so
                 return request.read(reply, sent)
@@ -265,18 +267,17 @@ class RedisStore:
                 legs += self.settle(link, flights, replies, asked, until)
 
     def settle(
-        self, link: Link, flights: Sequence[Flight], replies: Sequence[Any], asked: Address, until: float
+        self, link: Link, flights: Sequence[Flight], replies: Sequence[Any], asked: Connection, until: float
     ) -> list[tuple[Link, list[Flight]]]:
         """Hand out replies; where flights that were not executed must go next."""
         legs: list[tuple[Link, list[Flight]]] = []
         for flight, reply in zip(flights, replies, strict=True):
             if not isinstance(reply, ReplyError):
                 if not flight.land(reply, link.name):
-                    link.drop()
-                    link.trip("answered something else than was asked")
+                    link.leave(asked, "answered something else than was asked")
                 continue
-            action, slot, place = judge(flight, reply, asked)
-            if action == "again" and monotonic() + PAUSE < until:
+            action, slot, place = judge(flight, reply, asked.address)
+            if action == "again" and monotonic() + LAST < until:
                 sleep(PAUSE)
                 legs.append((link, [flight]))
             elif action == "evaluate":
@@ -286,12 +287,11 @@ class RedisStore:
                     self.slots.moved(slot, place)
                 legs.append((self.line_to(place)[0], [flight]))
             elif action == "anew":
-                link.drop()
+                link.drop(asked)
                 legs.append((link, [flight]))
             else:
                 if action == "down":
-                    link.drop()
-                    link.trip(f"answered {reply}")
+                    link.leave(asked, f"answered {reply}")
                 charged = None if action == "unknown" else False
                 flight.fail(StoreUnavailable(link.name, f"answered {reply}", charged))
         return legs

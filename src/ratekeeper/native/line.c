@@ -1,0 +1,196 @@
+/* Line: what threads ask of one connection, gathered and sent with the interpreter let go of once for each. */
+#include "core.h"
+
+#include <unistd.h>
+
+#include "line.h"
+
+#define LONGEST_WAIT 604800.0 /* seconds */
+
+typedef struct {
+    PyObject_HEAD
+    Line line;
+    PyObject *start;
+    pid_t pid;
+} LineObject;
+
+/* Line(fd, start): the socket is the line's from now on; `start` is the script's name, as words of a command. */
+static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"fd", "start", NULL};
+    int fd;
+    PyObject *start;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iS:Line", names, &fd, &start))
+        return NULL;
+    allocfunc alloc = PyType_GetSlot(type, Py_tp_alloc);
+    LineObject *self = (LineObject *)alloc(type, 0);
+    if (!self)
+        return NULL;
+    pthread_mutex_init(&self->line.lock, NULL);
+    self->line.fd = fd;
+    self->start = Py_NewRef(start);
+    self->line.start = PyBytes_AsString(start);
+    self->line.start_size = (size_t)PyBytes_Size(start);
+    self->pid = getpid();
+    return (PyObject *)self;
+}
+
+static void line_free(LineObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    Line *line = &self->line;
+    for (Call *call = line->batch, *next; call; call = next) {
+        next = call->next;
+        if (call->is_gone)
+            free_call(call);
+    }
+    free(line->out.bytes);
+    free(line->in.bytes);
+    pthread_mutex_destroy(&line->lock);
+    if (line->fd >= 0)
+        close(line->fd);
+    Py_XDECREF(self->start);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+/* What the caller is told; frees the call unless it belongs to the line. */
+static PyObject *told(Line *line, Call *call, Outcome outcome) {
+    PyObject *found = NULL;
+    if (outcome == LATE) {
+        PyErr_SetString(PyExc_TimeoutError, "timed out");
+        return NULL;
+    }
+    if (outcome == NOT_SENT) {
+        found = Py_NewRef(Py_None);
+    } else if (outcome == BROKEN && line->error == ECONNRESET) {
+        PyErr_SetString(PyExc_ConnectionResetError, "the connection was closed");
+    } else if (outcome == BROKEN) {
+        errno = line->error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    } else if (outcome == TOLD && call->type == '$') {
+        found = PyBytes_FromStringAndSize(call->reply, (Py_ssize_t)call->size);
+    } else if (outcome == TOLD && call->type == '-') {
+        found = PyUnicode_DecodeUTF8(call->reply, (Py_ssize_t)call->size, "replace");
+    } else if (outcome == TOLD) {
+        found = PyTuple_New(0);
+    }
+    if (call->gate)
+        PyThread_free_lock(call->gate);
+    free_call(call);
+    return found;
+}
+
+static PyObject *ask(LineObject *self, const Call *wanted, double seconds) {
+    Line *line = &self->line;
+    Call *call = malloc(sizeof *call);
+    if (!call)
+        return PyErr_NoMemory();
+    *call = *wanted;
+    if (!(call->gate = PyThread_allocate_lock())) {
+        free(call);
+        return PyErr_NoMemory();
+    }
+    PyThread_acquire_lock(call->gate, WAIT_LOCK);
+    double until = seconds_now() + (seconds < LONGEST_WAIT ? seconds : LONGEST_WAIT);
+    Outcome outcome = NOT_SENT;
+    bool leads = false, takes_part = false, is_interrupted;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        if (takes_part || (takes_part = line_up(line, call, &leads)))
+            outcome = take_part(line, call, &leads, until);
+        is_interrupted = outcome == INTERRUPTED;
+        Py_END_ALLOW_THREADS
+    } while (is_interrupted && PyErr_CheckSignals() == 0);
+    if (is_interrupted) { /* the handler of a signal raised */
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_BEGIN_ALLOW_THREADS
+        outcome = leave(line, call, false);
+        Py_END_ALLOW_THREADS
+        PyObject *unwanted = told(line, call, outcome);
+        Py_XDECREF(unwanted);
+        PyErr_Restore(type, value, traceback);
+        return NULL;
+    }
+    return told(line, call, outcome);
+}
+
+static PyObject *line_ask(LineObject *self, PyObject *args) {
+    Call call = {.kind = PLAN_OF_MANY};
+    Py_ssize_t keys_size, words_size;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "y#Iy#Id:ask", &call.keys, &keys_size, &call.keys_count, &call.words, &words_size,
+                          &call.words_count, &seconds))
+        return NULL;
+    call.keys_size = (size_t)keys_size;
+    call.words_size = (size_t)words_size;
+    if (!call.words_count)
+        call.kind = CHECK;
+    return ask(self, &call, seconds);
+}
+
+static PyObject *line_exchange(LineObject *self, PyObject *args) {
+    Call call = {.kind = COMMAND};
+    Py_ssize_t words_size;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "y#Id:exchange", &call.words, &words_size, &call.replies, &seconds))
+        return NULL;
+    if (!call.replies) {
+        PyErr_SetString(PyExc_ValueError, "exchange: expected a command that is answered");
+        return NULL;
+    }
+    call.words_size = (size_t)words_size;
+    return ask(self, &call, seconds);
+}
+
+/* A child process has its own copy of the socket, and must not end its parent's conversation. */
+static PyObject *line_close(LineObject *self, PyObject *unused) {
+    Line *line = &self->line;
+    if (getpid() != self->pid) {
+        if (line->fd >= 0)
+            close(line->fd);
+        line->fd = -1;
+        Py_RETURN_NONE;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&line->lock);
+    if (!line->error)
+        line->error = EBADF;
+    pthread_mutex_unlock(&line->lock);
+    shutdown(line->fd, SHUT_RDWR); /* whoever leads hears of it; the number stays taken until nobody is here */
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *line_waiting(LineObject *self, void *unused) {
+    size_t count = 0;
+    pthread_mutex_lock(&self->line.lock);
+    for (const Call *call = self->line.first; call; call = call->next)
+        count++;
+    pthread_mutex_unlock(&self->line.lock);
+    return PyLong_FromSize_t(count);
+}
+
+static PyGetSetDef line_fields[] = {
+    {"waiting", (getter)line_waiting, NULL, "How many are in line: they were not sent yet.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMethodDef line_methods[] = {
+    {"ask", (PyCFunction)line_ask, METH_VARARGS,
+     "ask($self, keys, keys_count, words, words_count, seconds, /)\n--\n\nThe script's answer to one plan, together "
+     "with those of other threads; no words are counted for a check of one subject.  Text is an error, a tuple what "
+     "nobody expects, and None says that it was not sent."},
+    {"exchange", (PyCFunction)line_exchange, METH_VARARGS,
+     "exchange($self, payload, replies, seconds, /)\n--\n\nSend all of a payload; its replies as they came, or None."},
+    {"close", (PyCFunction)line_close, METH_NOARGS, "close($self, /)\n--\n\nGive the connection up; nobody waits for it."},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot line_slots[] = {
+    {Py_tp_doc, "Line(fd, start)\n--\n\nWhat threads ask of one connection."},
+    {Py_tp_new, line_new},
+    {Py_tp_dealloc, line_free},
+    {Py_tp_methods, line_methods},
+    {Py_tp_getset, line_fields},
+    {0, NULL}};
+
+PyType_Spec line_spec = {"ratekeeper.native.core.Line", sizeof(LineObject), 0, Py_TPFLAGS_DEFAULT, line_slots};

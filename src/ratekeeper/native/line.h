@@ -1,0 +1,435 @@
+/* Many threads and one connection: whoever comes first speaks for all who come while it waits.
+ *
+ * A thread that finds nobody speaking speaks at once.  Those who come meanwhile line up; with the answer the first of
+ * them is handed the lead, and speaks for all.  Whoever must leave before the answer is there, late or interrupted,
+ * hands on the lead and what was read so far: an answer that nobody waits for any more is read and dropped.
+ * Python's twin is stores/combine.py.
+ *
+ * Nothing here needs the interpreter.  The socket, `out`, `in` and `frames` are the leader's, and so is the batch but
+ * for who is gone; all else is under the lock.  Who is promised something under the lock, an answer or the lead, is
+ * woken after it: whoever leaves must wait for what it was promised.
+ */
+#ifndef RATEKEEPER_LINE_H
+#define RATEKEEPER_LINE_H
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "resp.h"
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0
+#endif
+#define MOST_CALLS 64   /* of one command: well below a millisecond of the server's time.  combine.MOST */
+#define SUBJECT_WORDS 2 /* codec.SUBJECT_WORDS */
+#define ROOM 65536      /* bytes of a buffer that is kept */
+#define READ_AT_ONCE 16384
+#define SHORT_REPLY 64
+
+/* A check of one subject, any other plan, or a command of its own. */
+typedef enum { CHECK, PLAN_OF_MANY, COMMAND } Kind;
+/* The last three are for good; a call that is DROPPED was not sent. */
+typedef enum { LINED_UP, SENT, ANSWERED, LOST, DROPPED } Stage;
+/* NOT_SENT: it was late, or the connection was given up before. */
+typedef enum { TOLD, NOT_SENT, LATE, BROKEN, INTERRUPTED } Outcome;
+
+typedef struct Call {
+    struct Call *next; /* in line, in the batch, or to be woken */
+    Kind kind;
+    Stage stage;
+    const char *keys, *words; /* theirs who ask: read only while the call is in line */
+    size_t keys_size, words_size;
+    uint32_t keys_count, words_count;
+    uint32_t replies;        /* to a command */
+    PyThread_type_lock gate; /* opens when a promise is kept; NULL once its owner is gone */
+    bool is_promised;
+    bool is_gone; /* nobody waits for it: it belongs to the line */
+    char type;    /* of the reply: '$', '-' for an error, 0 for what nobody expects */
+    size_t size;
+    char *reply, brief[SHORT_REPLY];
+} Call;
+
+typedef struct {
+    char *bytes;
+    size_t size, room;
+} Buffer;
+
+typedef struct {
+    pthread_mutex_t lock;
+    int fd;
+    int error; /* why the connection was given up; 0 while it is good */
+    bool was_late; /* somebody waited in vain: if the connection is given up, that is why */
+    Call *leader;
+    Call *first, *last; /* in line */
+    Call *batch;
+    bool is_command; /* the batch has commands of their own, else it is one call of the script */
+    Buffer out, in;
+    size_t sent;
+    Frames frames;     /* how far the answer was understood */
+    const char *start; /* the script's name, as words of a command */
+    size_t start_size;
+} Line;
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static bool widen(Buffer *buffer, size_t more) {
+    size_t room = buffer->room ? buffer->room : 1024;
+    while (room - buffer->size < more)
+        room *= 2;
+    if (room == buffer->room)
+        return true;
+    char *bytes = realloc(buffer->bytes, room);
+    if (bytes) {
+        buffer->bytes = bytes;
+        buffer->room = room;
+    }
+    return bytes != NULL;
+}
+
+/* Empty again, and without what a rare giant took. */
+static void empty(Buffer *buffer) {
+    buffer->size = 0;
+    if (buffer->room > ROOM) {
+        free(buffer->bytes);
+        *buffer = (Buffer){0};
+    }
+}
+
+static bool put(Buffer *buffer, const char *bytes, size_t size) {
+    if (!widen(buffer, size))
+        return false;
+    memcpy(buffer->bytes + buffer->size, bytes, size);
+    buffer->size += size;
+    return true;
+}
+
+static bool put_number(Buffer *buffer, unsigned number) {
+    char digits[12], text[32];
+    int count = snprintf(digits, sizeof digits, "%u", number);
+    return put(buffer, text, (size_t)snprintf(text, sizeof text, "$%d\r\n%s\r\n", count, digits));
+}
+
+/* The last of the calls from `call` on that differ in nothing but the key, and how many they are: the very words. */
+static const Call *last_alike(const Call *call, unsigned *many) {
+    *many = 1;
+    if (call->kind == CHECK)
+        for (; call->next && call->next->kind == CHECK && call->next->words == call->words; call = call->next)
+            ++*many;
+    return call;
+}
+
+/* All calls in one call of the script: the twin of codec.command.  False: there is no memory. */
+static bool write_script(Line *line, const Call *calls) {
+    unsigned keys = 0, words = 0, many;
+    bool is_alone = !calls->next; /* what is asked alone needs no word for it */
+    for (const Call *call = calls; call; call = call->next) {
+        bool is_check = call->kind == CHECK;
+        words += is_check ? SUBJECT_WORDS : call->words_count;
+        keys += is_check ? 0 : call->keys_count;
+        call = last_alike(call, &many);
+        if (is_check) {
+            words += many > 1 ? 2 : !is_alone;
+            keys += many;
+        }
+    }
+    char head[32];
+    bool fits = put(&line->out, head, (size_t)snprintf(head, sizeof head, "*%u\r\n", 3 + keys + words)) &&
+                put(&line->out, line->start, line->start_size) && put_number(&line->out, keys);
+    for (const Call *call = calls; fits && call; call = call->next)
+        fits = put(&line->out, call->keys, call->keys_size);
+    for (const Call *call = calls; fits && call; call = call->next) {
+        const Call *first = call;
+        call = last_alike(call, &many);
+        if (first->kind == CHECK && many == 1 && !is_alone)
+            fits = put(&line->out, "$3\r\none\r\n", 9);
+        else if (first->kind == CHECK && many > 1)
+            fits = put(&line->out, "$4\r\neach\r\n", 10) && put_number(&line->out, many);
+        fits = fits && put(&line->out, first->words, first->words_size);
+    }
+    return fits;
+}
+
+static bool write_commands(Line *line, const Call *calls) {
+    bool fits = true;
+    for (; fits && calls; calls = calls->next)
+        fits = put(&line->out, calls->words, calls->words_size);
+    return fits;
+}
+
+/* The leader's: make a batch of who is in line, and write what is to be sent.  0, or why not. */
+static int gather(Line *line) {
+    pthread_mutex_lock(&line->lock);
+    Call *last = line->first;
+    unsigned replies = last->replies;
+    line->is_command = last->kind == COMMAND;
+    for (int many = 1; many < MOST_CALLS && last->next && (last->next->kind == COMMAND) == line->is_command; many++) {
+        last = last->next;
+        replies += last->replies;
+    }
+    Call *rest = last->next;
+    last->next = NULL;
+    line->frames = (Frames){.left = line->is_command ? replies : 1, .elements = 1};
+    line->sent = line->out.size = line->in.size = 0;
+    int error = line->error;
+    if (!error && !(line->is_command ? write_commands(line, line->first) : write_script(line, line->first)))
+        error = ENOMEM;
+    if (error) {
+        last->next = rest;
+    } else {
+        line->batch = line->first;
+        line->first = rest;
+        line->last = rest ? line->last : NULL;
+        for (Call *call = line->batch; call; call = call->next)
+            call->stage = SENT;
+    }
+    pthread_mutex_unlock(&line->lock);
+    return error;
+}
+
+static void free_call(Call *call) {
+    if (call->reply != call->brief)
+        free(call->reply);
+    free(call);
+}
+
+/* Under the lock: a call is over; whoever waits for it will be woken. */
+static void settle(Call *call, Stage stage, Call ***woken) {
+    call->stage = stage;
+    call->next = NULL;
+    if (call->is_gone) {
+        free_call(call);
+    } else {
+        call->is_promised = true;
+        **woken = call;
+        *woken = &call->next;
+    }
+}
+
+/* Whom a gate is opened for may be gone in the same moment. */
+static void open_gates(Call *calls) {
+    for (Call *next; calls; calls = next) {
+        next = calls->next;
+        PyThread_release_lock(calls->gate);
+    }
+}
+
+static void keep_reply(Call *call, const Element *part) {
+    call->reply = part->size <= SHORT_REPLY ? call->brief : malloc(part->size);
+    if (!call->reply)
+        return;
+    call->type = part->type;
+    call->size = part->size;
+    memcpy(call->reply, part->bytes, part->size);
+}
+
+/* The leader's: hand everybody its part of an answer that is there. */
+static void hand_out(Line *line, Call *self) {
+    Call *woken = NULL, **tail = &woken, *next;
+    size_t many = 0;
+    for (const Call *call = line->batch; call; call = call->next)
+        many++;
+    const char *at = line->in.bytes, *end = at + line->in.size;
+    Element whole = read_element(at, end);
+    bool each = line->is_command || (whole.type == '*' && many > 1 && whole.size == many);
+    if (each && !line->is_command)
+        at = whole.bytes;
+    pthread_mutex_lock(&line->lock);
+    for (Call *call = line->batch; call; call = next) {
+        next = call->next;
+        Element part = whole;
+        if (each) {
+            size_t size = frames_size(at, end, line->is_command ? call->replies : 1);
+            part = line->is_command ? (Element){'$', at, size} : read_element(at, end);
+            at += size;
+        }
+        if ((part.type == '$' && (each || many == 1)) || part.type == '-')
+            keep_reply(call, &part);
+        if (call == self)
+            call->stage = ANSWERED;
+        else
+            settle(call, ANSWERED, &tail);
+    }
+    line->batch = NULL;
+    if (line->frames.at < line->in.size && !line->error)
+        line->error = EPROTO; /* more than was asked for: whose would the next answer be? */
+    pthread_mutex_unlock(&line->lock);
+    empty(&line->out);
+    empty(&line->in);
+    open_gates(woken);
+}
+
+/* The leader's: the connection is no good any more; nobody waits for it, nor for the lead. */
+static void give_up(Line *line, Call *self, int error) {
+    Call *woken = NULL, **tail = &woken, *next;
+    pthread_mutex_lock(&line->lock);
+    if (!line->error || line->was_late)
+        line->error = line->was_late ? ETIMEDOUT : error;
+    for (int sent = 1; sent >= 0; sent--)
+        for (Call *call = sent ? line->batch : line->first; call; call = next) {
+            next = call->next;
+            if (call == self)
+                call->stage = sent ? LOST : DROPPED;
+            else
+                settle(call, sent ? LOST : DROPPED, &tail);
+        }
+    line->leader = line->batch = line->first = line->last = NULL;
+    pthread_mutex_unlock(&line->lock);
+    open_gates(woken);
+}
+
+/* The leader's: let another lead, who waits for what was sent, or who is in line; else whoever comes next. */
+static void hand_on(Line *line) {
+    pthread_mutex_lock(&line->lock);
+    Call *heir = line->batch;
+    while (heir && heir->is_gone)
+        heir = heir->next;
+    if (!heir)
+        heir = line->first;
+    line->leader = heir;
+    PyThread_type_lock gate = heir ? heir->gate : NULL; /* the heir may be leaving */
+    if (heir)
+        heir->is_promised = true;
+    pthread_mutex_unlock(&line->lock);
+    if (gate)
+        PyThread_release_lock(gate);
+}
+
+/* Wait until the socket is ready or that instant has passed: 1, 0, or -1 with errno. */
+static int wait_for(int fd, short events, double until) {
+    double left = until - seconds_now();
+    struct pollfd one = {fd, events, 0};
+    return poll(&one, 1, left > 0 ? (int)(left * 1e3 + 0.999) : 0);
+}
+
+/* The leader's: send what is left of the batch, and read until its answer is there; for BROKEN, why. */
+static Outcome converse(Line *line, double until, int *why) {
+    while (line->sent < line->out.size || !frames_are_whole(&line->frames, line->in.bytes, line->in.size)) {
+        bool sends = line->sent < line->out.size;
+        if (line->frames.is_broken || !widen(&line->in, READ_AT_ONCE)) {
+            *why = line->frames.is_broken ? EPROTO : ENOMEM;
+            return BROKEN;
+        }
+        int ready = sends ? 1 : wait_for(line->fd, POLLIN, until);
+        ssize_t done = -1;
+        if (ready > 0) {
+            done = sends ? send(line->fd, line->out.bytes + line->sent, line->out.size - line->sent, MSG_NOSIGNAL)
+                         : recv(line->fd, line->in.bytes + line->in.size, line->in.room - line->in.size, 0);
+            if (done < 0)
+                ready = errno != EAGAIN && errno != EWOULDBLOCK
+                            ? -1
+                            : wait_for(line->fd, sends ? POLLOUT : POLLIN, until);
+        }
+        if (ready == 0)
+            return LATE;
+        if (ready < 0 && errno == EINTR)
+            return INTERRUPTED;
+        if (ready < 0 || (done == 0 && !sends)) {
+            *why = ready < 0 ? errno : ECONNRESET;
+            return BROKEN;
+        }
+        if (done > 0)
+            *(sends ? &line->sent : &line->in.size) += (size_t)done;
+    }
+    return TOLD;
+}
+
+static Outcome outcome_of(const Call *call) {
+    return call->stage == ANSWERED ? TOLD : call->stage == LOST ? BROKEN : NOT_SENT;
+}
+
+/* What became of the call of a thread that leads: LATE and INTERRUPTED leave it the lead. */
+static Outcome lead(Line *line, Call *self, double until) {
+    while (self->stage < ANSWERED) {
+        if (!line->batch && seconds_now() >= until)
+            return LATE; /* nothing is sent that nobody would wait for */
+        int why = line->batch ? 0 : gather(line);
+        Outcome outcome = why ? BROKEN : converse(line, until, &why);
+        if (outcome == LATE || outcome == INTERRUPTED)
+            return outcome;
+        if (outcome == BROKEN) {
+            give_up(line, self, why);
+            return outcome_of(self);
+        }
+        hand_out(line, self);
+    }
+    hand_on(line);
+    return TOLD;
+}
+
+/* Line up, and take the lead if nobody has it; false if the connection is no good. */
+static bool line_up(Line *line, Call *self, bool *leads) {
+    pthread_mutex_lock(&line->lock);
+    bool is_good = !line->error;
+    if (is_good) {
+        *(line->last ? &line->last->next : &line->first) = self;
+        line->last = self;
+        *leads = !line->leader;
+        if (*leads)
+            line->leader = self;
+    }
+    pthread_mutex_unlock(&line->lock);
+    return is_good;
+}
+
+/* Under the lock. */
+static void leave_line(Line *line, const Call *self) {
+    Call **place = &line->first, *before = NULL;
+    while (*place != self) {
+        before = *place;
+        place = &before->next;
+    }
+    *place = self->next;
+    if (line->last == self)
+        line->last = before;
+}
+
+/* Leave early: NOT_SENT or LATE, or with the answer that came just now.  After LATE the call belongs to the line. */
+static Outcome leave(Line *line, Call *self, bool is_late) {
+    pthread_mutex_lock(&line->lock);
+    PyThread_type_lock gate = self->gate;
+    bool is_over = self->stage >= ANSWERED, was_sent = self->stage == SENT, is_promised = self->is_promised;
+    bool leads = !is_over && line->leader == self;
+    if (was_sent) {
+        self->is_gone = true;
+        self->gate = NULL;
+        line->was_late = line->was_late || is_late;
+    } else if (!is_over) {
+        leave_line(line, self);
+    }
+    pthread_mutex_unlock(&line->lock);
+    if (is_promised)
+        PyThread_acquire_lock(gate, WAIT_LOCK);
+    if (leads)
+        hand_on(line);
+    if (was_sent && gate)
+        PyThread_free_lock(gate);
+    return was_sent ? LATE : is_over ? outcome_of(self) : NOT_SENT;
+}
+
+/* Wait for the answer, or for the lead and then lead: what became of the call.  INTERRUPTED: call again, or leave. */
+static Outcome take_part(Line *line, Call *self, bool *leads, double until) {
+    if (!*leads) {
+        double left = until - seconds_now();
+        PyLockStatus status = PyThread_acquire_lock_timed(self->gate, left > 0 ? (PY_TIMEOUT_T)(left * 1e6) : 0, 1);
+        if (status == PY_LOCK_INTR)
+            return INTERRUPTED;
+        if (status == PY_LOCK_FAILURE)
+            return leave(line, self, true);
+        self->is_promised = false;
+        if (self->stage >= ANSWERED)
+            return outcome_of(self);
+        *leads = true;
+    }
+    Outcome outcome = lead(line, self, until);
+    return outcome == LATE ? leave(line, self, true) : outcome;
+}
+#endif

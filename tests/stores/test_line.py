@@ -1,0 +1,301 @@
+"""Threads on one connection, in C: each gets its own answer, whatever the server says and whoever leaves early.
+
+The laws that need no interpreter, with deadlines and signals at random, are in tests/native/line.c.
+"""
+
+import os
+import random
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratekeeper import Limit, native
+from ratekeeper.model import Check
+from ratekeeper.stores.codec import CheckOne, Ledger, Request, command, evaluation
+from tests.interruption import signalled
+
+pytestmark = pytest.mark.skipif(native.core is None, reason="there is no C core")
+
+SHA = b"0" * 40
+LONG = 60.0
+
+
+class Far:
+    """A line, and the other end of it."""
+
+    def __init__(self):
+        near, self.socket = socket.socketpair()
+        self.socket.settimeout(LONG)
+        self.line = native.core.Line(near.detach(), evaluation(SHA))
+        self.told, self.threads = {}, []
+
+    def start(self, name, call):
+        """``call`` in a thread of its own; what it returned or raised is told by its name."""
+
+        def run():
+            try:
+                self.told[name] = call()
+            except BaseException as error:
+                self.told[name] = error
+
+        self.threads.append(threading.Thread(target=run))
+        self.threads[-1].start()
+
+    def exchange(self, name, payload, seconds=LONG):
+        self.start(name, lambda: self.line.exchange(payload, 1, seconds))
+
+    def hear(self, payload):
+        """Wait for exactly that."""
+        heard = b""
+        while len(heard) < len(payload):
+            heard += self.socket.recv(len(payload) - len(heard))
+        assert heard == payload
+
+    def ends(self):
+        for thread in self.threads:
+            thread.join(LONG)
+        assert not any(thread.is_alive() for thread in self.threads)
+        self.socket.close()
+        return self.told
+
+
+@pytest.fixture
+def far():
+    far = Far()
+    yield far
+    far.line.close()
+    far.ends()
+
+
+def held(far):
+    """One has asked, so all who come now line up."""
+    far.exchange("first", b"first")
+    far.hear(b"first")
+
+
+LEDGERS = [Ledger("a", Limit.parse("5/second")), Ledger("b", Limit.parse("9/hour sliding_log"))]
+SEVERAL = Ledger("c", Limit.parse("7/minute fixed_window"))
+
+
+def plan(keys):
+    return Request("check", [(Check("c", key, SEVERAL.limit, 2), SEVERAL) for key in keys])
+
+
+requests = st.one_of(
+    st.builds(CheckOne, st.sampled_from(LEDGERS), st.sampled_from("xyz"), st.sampled_from([1, 1, 1, 2])),
+    st.builds(plan, st.lists(st.sampled_from("uvw"), min_size=2, max_size=3, unique=True)),
+)
+
+
+@given(st.lists(requests, min_size=1, max_size=12))
+def test_what_is_gathered_is_written_as_python_writes_it(asked):
+    far = Far()
+    held(far)
+    for number, request in enumerate(asked):
+        before = sum(thread.is_alive() for thread in far.threads)
+        words = request.keys, request.keys_count, request.words, request.words_count
+        far.start(number, lambda words=words: far.line.ask(*words, LONG))
+        while far.line.waiting < before:  # in line, in this order
+            pass
+    far.socket.sendall(b"+ok\r\n")
+    far.hear(command(asked, b"EVALSHA", SHA, None))
+    answers = [b"%d" % number for number in range(len(asked))]
+    bulks = b"".join([b"$%d\r\n%b\r\n" % (len(answer), answer) for answer in answers])
+    far.socket.sendall(bulks if len(asked) == 1 else b"*%d\r\n" % len(asked) + bulks)
+    told = far.ends()
+    assert [told[number] for number in range(len(asked))] == answers
+
+
+ERROR = "NOSCRIPT No matching script."
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"-" + ERROR.encode() + b"\r\n", [ERROR, ERROR]),
+        (b"*2\r\n$1\r\na\r\n-" + ERROR.encode() + b"\r\n", [b"a", ERROR]),
+        (b"*2\r\n$-1\r\n$" + b"300\r\n" + b"x" * 300 + b"\r\n", [(), b"x" * 300]),
+        (b"*2\r\n:1\r\n*1\r\n$1\r\na\r\n", [(), ()]),
+        (b"*1\r\n$1\r\na\r\n", [(), ()]),
+        (b"*3\r\n$1\r\na\r\n$1\r\na\r\n$1\r\na\r\n", [(), ()]),
+        (b"$1\r\na\r\n", [(), ()]),
+        (b"+OK\r\n", [(), ()]),
+        (b"*-1\r\n", [(), ()]),
+    ],
+)
+@pytest.mark.parametrize("pieces", [True, False])
+def test_each_is_told_what_the_server_said_to_it(far, answer, expected, pieces):
+    held(far)
+    for number, request in enumerate([CheckOne(LEDGERS[0], key, 1) for key in "xy"]):
+        words = request.keys, 1, request.words, 0
+        far.start(number, lambda words=words: far.line.ask(*words, LONG))
+        while far.line.waiting <= number:
+            pass
+    far.socket.sendall(b"+ok\r\n")
+    far.socket.recv(65536)
+    for piece in [answer[at : at + 1] for at in range(len(answer))] if pieces else [answer]:
+        far.socket.sendall(piece)
+    told = far.ends()
+    assert [told[number] for number in range(2)] == expected
+
+
+@pytest.mark.parametrize(
+    "answer", [b"?\r\n", b"\r\n", b"$x\r\n", b"$-2\r\n", b"*99999999999\r\n", b"$99999999999999999999\r\n", b"+a\n"]
+)
+def test_what_is_no_answer_ends_the_connection_for_all(far, answer):
+    held(far)
+    far.exchange("second", b"second")
+    while far.line.waiting < 1:
+        pass
+    far.socket.sendall(answer)
+    told = far.ends()
+    assert isinstance(told["first"], OSError)
+    assert told["second"] is None  # it was not sent
+
+
+def test_more_than_was_asked_for_ends_the_connection_for_the_next(far):
+    held(far)
+    far.exchange("second", b"second")
+    while far.line.waiting < 1:
+        pass
+    far.socket.sendall(b"+ok\r\n+what\r\n")
+    assert far.ends() == {"first": b"+ok\r\n", "second": None}
+    assert far.line.exchange(b"third", 1, LONG) is None
+
+
+@given(st.lists(st.sampled_from([b"*2\r\n", b"$3\r\n", b"abc", b"\r\n", b"$-1\r\n", b":7\r\n", b"-E\r\n", b"*", b"$"])))
+def test_no_answer_breaks_it(pieces):
+    far = Far()
+    held(far)
+    far.exchange("second", b"second", 0.0)
+    for piece in pieces:
+        far.socket.sendall(piece)
+    far.socket.shutdown(socket.SHUT_WR)
+    told = far.ends()
+    assert isinstance(told["first"], bytes | OSError)
+    assert told["second"] is None or isinstance(told["second"], OSError | bytes)
+
+
+def test_many_threads_get_their_own_answers(far):
+    wrong = []
+
+    def echo():
+        chance, rest = random.Random(1), b""
+        while heard := far.socket.recv(1000):
+            *lines, rest = (rest + heard).split(b"\n")
+            answer = b"".join([b"+" + line + b"\r\n" for line in lines])
+            while answer:
+                size = chance.randrange(1, 60)
+                far.socket.sendall(answer[:size])
+                answer = answer[size:]
+
+    def ask(first):
+        numbers = range(first, first + 500)
+        wrong.extend([each for each in numbers if far.line.exchange(b"%d\n" % each, 1, LONG) != b"+%d\r\n" % each])
+
+    server = threading.Thread(target=echo)
+    server.start()
+    for number in range(16):
+        far.start(number, lambda number=number: ask(number * 1000))
+    for thread in far.threads:
+        thread.join()
+    far.line.close()
+    server.join()
+    assert (wrong, set(far.told.values())) == ([], {None})
+
+
+class Interruption(BaseException):
+    pass
+
+
+def test_whoever_is_interrupted_while_it_speaks_hands_on_the_lead_and_its_answer_goes_to_nobody(far):
+    def when():
+        far.hear(b"main")
+        far.exchange("second", b"second")
+        while far.line.waiting < 1:
+            pass
+
+    with signalled(when, raises=Interruption):
+        far.line.exchange(b"main", 1, LONG)
+    far.socket.sendall(b"+main\r\n")
+    far.hear(b"second")
+    far.socket.sendall(b"+second\r\n")
+    assert far.ends() == {"second": b"+second\r\n"}
+
+
+def test_an_answer_that_nobody_waited_for_is_not_the_next_one_s(far):
+    with signalled(lambda: far.hear(b"main"), raises=Interruption):
+        far.line.exchange(b"main", 1, LONG)
+    far.socket.sendall(b"+main\r\n")
+    far.exchange("next", b"next")
+    far.hear(b"next")
+    far.socket.sendall(b"+next\r\n")
+    assert far.ends() == {"next": b"+next\r\n"}
+
+
+def test_whoever_is_interrupted_in_line_is_not_sent(far):
+    held(far)
+
+    def when():
+        while far.line.waiting < 1:
+            pass
+        far.exchange("third", b"third")
+        while far.line.waiting < 2:
+            pass
+
+    with signalled(when, raises=Interruption):
+        far.line.exchange(b"main", 1, LONG)
+    far.socket.sendall(b"+first\r\n")
+    far.hear(b"third")
+    far.socket.sendall(b"+third\r\n")
+    assert far.ends() == {"first": b"+first\r\n", "third": b"+third\r\n"}
+
+
+def test_whoever_is_late_in_line_is_not_sent_and_whoever_speaks_may_have_been_heard(far):
+    far.exchange("first", b"first", 0.3)
+    far.hear(b"first")
+    assert far.line.exchange(b"late", 1, 0.001) is None
+    far.exchange("third", b"third")
+    while far.line.waiting < 1:
+        pass
+    far.threads[0].join()
+    far.socket.sendall(b"+first\r\n")
+    far.hear(b"third")
+    far.socket.sendall(b"+third\r\n")
+    told = far.ends()
+    assert isinstance(told["first"], TimeoutError)
+    assert told["third"] == b"+third\r\n"
+
+
+def test_a_line_that_is_closed_lets_everybody_go(far):
+    held(far)
+    far.exchange("second", b"second")
+    while far.line.waiting < 1:
+        pass
+    far.line.close()
+    told = far.ends()
+    assert isinstance(told["first"], OSError)
+    assert told["second"] is None
+    assert far.line.exchange(b"third", 1, LONG) is None
+
+
+def test_a_child_that_closes_its_copy_does_not_end_the_parents_conversation(far):
+    child = os.fork()
+    if not child:
+        far.line.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    far.exchange("parent", b"parent")
+    far.hear(b"parent")
+    far.socket.sendall(b"+parent\r\n")
+    assert far.ends() == {"parent": b"+parent\r\n"}
+
+
+def test_what_cannot_be_asked_is_told(far):
+    with pytest.raises(ValueError, match="exchange: expected a command that is answered"):
+        far.line.exchange(b"", 0, 1.0)
+    with pytest.raises(TypeError):
+        far.line.ask("keys", 1, b"", 0, 1.0)
