@@ -8,24 +8,24 @@ typedef struct {
     PreparedObject *plan; /* owned */
     PyObject *keys;       /* owned: those of the check before, whose hashes still stand in the items */
     Batch batch;
-} Desk;
+} Slate;
 
-static void clear_desk(Desk *desk) {
-    Py_CLEAR(desk->keys);
-    Py_CLEAR(desk->plan);
-    PyMem_Free(desk->batch.memory);
-    desk->batch.memory = NULL;
+static void clear_slate(Slate *slate) {
+    Py_CLEAR(slate->keys);
+    Py_CLEAR(slate->plan);
+    PyMem_Free(slate->batch.memory);
+    slate->batch.memory = NULL;
 }
 
-static bool lay_out(Desk *desk, PreparedObject *plan) {
-    clear_desk(desk);
-    desk->batch = (Batch){.count = plan->count, .tables = plan->tables, .memory = PyMem_Malloc(plan->bytes + 1)};
-    if (!desk->batch.memory) {
+static bool lay_out(Slate *slate, PreparedObject *plan) {
+    clear_slate(slate);
+    slate->batch = (Batch){.count = plan->count, .tables = plan->tables, .memory = PyMem_Malloc(plan->bytes + 1)};
+    if (!slate->batch.memory) {
         PyErr_NoMemory();
         return false;
     }
-    desk->plan = (PreparedObject *)Py_NewRef((PyObject *)plan);
-    share_out(&desk->batch, desk->batch.memory);
+    slate->plan = (PreparedObject *)Py_NewRef((PyObject *)plan);
+    share_out(&slate->batch, slate->batch.memory);
     return true;
 }
 
@@ -112,12 +112,12 @@ static void tell_refusal(const Batch *batch, u64 now, i64 place, i64 *told) {
     }
 }
 
-static bool check_at(Desk *desk, PyObject *keys, u64 now, Py_ssize_t place, Found *found) {
-    Batch *batch = &desk->batch;
-    if (!hash_keys(desk->plan, keys, desk->keys, batch->items))
+static bool check_at(Slate *slate, PyObject *keys, u64 now, Py_ssize_t place, Found *found) {
+    Batch *batch = &slate->batch;
+    if (!hash_keys(slate->plan, keys, slate->keys, batch->items))
         return false;
-    PyObject *before = desk->keys;
-    desk->keys = Py_NewRef(keys);
+    PyObject *before = slate->keys;
+    slate->keys = Py_NewRef(keys);
     Py_XDECREF(before);
     const Shelf *shelf = batch->count == 1 ? batch->items->shelf : NULL;
     if (shelf && !shelf->shape->shared && shelf->shape->parts == 1 ? !decide_one(batch, now) : !decide_all(batch, now))
@@ -132,7 +132,7 @@ static bool check_at(Desk *desk, PyObject *keys, u64 now, Py_ssize_t place, Foun
     return true;
 }
 
-static bool check_way(State *state, Desk *desk, PyObject *way, PyObject *subject, PyObject *time, Py_ssize_t place,
+static bool check_way(State *state, Slate *slate, PyObject *way, PyObject *subject, PyObject *time, Py_ssize_t place,
                       Found *found) {
     u64 now;
     if (!PyTuple_Check(way)) {
@@ -150,10 +150,10 @@ static bool check_way(State *state, Desk *desk, PyObject *way, PyObject *subject
         PyErr_Format(PyExc_TypeError, "check_each: expected a prepared plan or None, got %R", (PyObject *)Py_TYPE(plan));
         return false;
     }
-    if ((PyObject *)desk->plan != plan && !lay_out(desk, (PreparedObject *)plan))
+    if ((PyObject *)slate->plan != plan && !lay_out(slate, (PreparedObject *)plan))
         return false;
     PyObject *keys = PyObject_GetItem(known, subject);
-    bool done = keys && are_keys_of(desk->plan, keys) && check_at(desk, keys, now, place, found);
+    bool done = keys && are_keys_of(slate->plan, keys) && check_at(slate, keys, now, place, found);
     Py_XDECREF(keys);
     return done;
 }
@@ -167,7 +167,7 @@ PyObject *check_each(PyObject *module, PyObject *args) {
     Py_ssize_t count = PyList_Size(lists[0]);
     if (PyList_Size(lists[1]) != count || PyList_Size(lists[2]) != count)
         return PyErr_Format(PyExc_ValueError, "check_each: expected %zd subjects and times, as many as ways", count);
-    Desk desk = {NULL, NULL, {0}};
+    Slate slate = {NULL, NULL, {0}};
     Found found = {PyMem_Malloc((size_t)count + 1), PyMem_Malloc((size_t)count * sizeof(i64) + 1),
                    PyMem_Malloc(3 * (size_t)count * sizeof(i64) + 1), 0};
     PyObject *answer = NULL;
@@ -178,11 +178,11 @@ PyObject *check_each(PyObject *module, PyObject *args) {
         PyObject *own[3] = {NULL, NULL, NULL}; /* a key of a caller's own kind may run anything, also on these lists */
         for (int index = 0; done && index < 3; index++)
             done = (own[index] = PyList_GetItem(lists[index], place)) && Py_NewRef(own[index]);
-        done = done && check_way(state, &desk, own[0], own[1], own[2], place, &found);
+        done = done && check_way(state, &slate, own[0], own[1], own[2], place, &found);
         for (int index = 0; index < 3; index++)
             Py_XDECREF(own[index]);
     }
-    clear_desk(&desk);
+    clear_slate(&slate);
     if (done)
         answer = Py_BuildValue("(y#y#y#)", found.allowed, count, (const char *)found.turns, count * (Py_ssize_t)sizeof(i64),
                                (const char *)found.refused, 3 * found.refusals * (Py_ssize_t)sizeof(i64));
