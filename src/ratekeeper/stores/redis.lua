@@ -31,6 +31,7 @@
 -- does not need is never made: that is why functions stand between the cases instead of above them, and why some text
 -- is included more than once, above all `decide`, the bodies of the twins (see script.py).
 
+local call = redis.call
 -- Microseconds, read once: `now`.
 -- include now
 
@@ -56,14 +57,14 @@ if not ARGV[3] then
   if kind == LONG_LOG then
     local key, ttl, micros, count = KEYS[1], ARGV[2], a, b
     -- include ring.lua
-    return allowed and after or pack('>i8', -1 - now) .. before
+    return allowed and after or pack('>i8c0', -1 - now, before)
   end
   local record = call('GET', KEYS[1]) or ''
   -- include several.lua
   if new ~= record then
     call('SET', KEYS[1], new, 'PX', ARGV[2])
   end
-  return fits and new or pack('>i8', -1 - now) .. new
+  return fits and new or pack('>i8c0', -1 - now, new)
 end
 
 -- all: decides subject after subject on the way in and writes on the way out, so it needs no table in between.

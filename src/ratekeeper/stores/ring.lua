@@ -8,7 +8,6 @@
 --     ring    `capacity` slots, the oldest in slot `head`
 -- Instants are I7.  Back and front spare most calls a second read and a second write: what they need is at the start.
 -- The server is told to keep a ring twice as long as it must, and again only when that is used up.
-
 --
 -- The rule of sliding_log.lua without reading all of it: from key, cost, micros and count to `allowed` and a glimpse
 -- (see logs.py) of the log `before` and `after`.  With a `ttl` the change is made at once, else it is told in `change`.

@@ -11,9 +11,9 @@ times are made then, and a local in capitals is a constant that is written in to
 from __future__ import annotations
 
 import re
+from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from textwrap import indent
 
 from ratekeeper.algorithms import BUCKETS
 
@@ -28,8 +28,8 @@ KINDS = {
     "concurrency": "c",
 }
 # The server's clock is read once; a store that was given a clock sends its own time.
-SERVER_TIME = "local call = redis.call\nlocal time = call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
-GIVEN_TIME = "local call = redis.call\nlocal now = table.remove(ARGV, 1) + 0\n"
+SERVER_TIME = "local time = call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
+GIVEN_TIME = "local now = table.remove(ARGV, 1) + 0\n"
 
 # Whose decide serves which letters, the most used first.
 BODIES = {
@@ -49,8 +49,10 @@ DECIDE = re.compile(r"local function decide\(state, from, now, cost, (.+)\)\n")
 RETURN = re.compile(r"^ *return (.+, (?:true|false), .+)$", re.MULTILINE)
 NUMBERS = ("a", "b", "c", "d", "e")  # what the driver calls the numbers of a limit
 CONSTANT = re.compile(r"^ *local ([A-Z][A-Z_]*) = (.+)\n", re.MULTILINE)
+CAPITALS = re.compile(r"\b[A-Z][A-Z_]*\b")
 
 
+@cache
 def twin(name: str) -> str:
     """The text of a twin, to stand where the driver's imports do."""
     text = text_of(f"{name}.lua", {})
@@ -102,22 +104,27 @@ def body(name: str) -> str:
 
 def text_of(name: str, pieces: dict[str, str]) -> str:
     """A piece, or a file of the driver, with what it includes in its places."""
-    if name in pieces:
-        return pieces[name]
-    place = "ratekeeper.stores" if name.startswith(DRIVER) else "ratekeeper.algorithms"
-    text = COMMENT.sub("", files(place).joinpath(name).read_text("utf-8"))
-    text = INCLUDE.sub(lambda found: indent(text_of(found[2], pieces), found[1]), text)
-    return with_constants(text)
+    if name not in pieces:
+        place = "ratekeeper.stores" if name.startswith(DRIVER) else "ratekeeper.algorithms"
+        text = COMMENT.sub("", files(place).joinpath(name).read_text("utf-8"))
+        text = INCLUDE.sub(lambda found: indented(text_of(found[2], pieces), found[1]), text)
+        pieces[name] = with_constants(text)
+    return pieces[name]
+
+
+def indented(text: str, margin: str) -> str:
+    return margin + text.removesuffix("\n").replace("\n", "\n" + margin) + "\n"
 
 
 def with_constants(text: str) -> str:
-    """A text with its constants written in where they are used."""
-    while constant := CONSTANT.search(text):
-        text = text[: constant.start()] + text[constant.end() :]
-        text = re.sub(rf"\b{constant[1]}\b", f"({constant[2]})", text)
-    return text
+    """A text with its constants written in where they are used, one in the other too."""
+    values: dict[str, str] = {}
+    for name, value in CONSTANT.findall(text):
+        values[name] = CAPITALS.sub(lambda found: values.get(found[0], found[0]), f"({value})")
+    return CAPITALS.sub(lambda found: values.get(found[0], found[0]), CONSTANT.sub("", text)) if values else text
 
 
+@cache
 def compose(*, given_time: bool = False) -> Script:
     pieces = {
         "now": GIVEN_TIME if given_time else SERVER_TIME,
