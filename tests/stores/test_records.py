@@ -50,9 +50,9 @@ PRESENT = [
     ("3/minute", "", NOW + "000000003dfd2400" + "00000000"),
     ("3/minute token_bucket", "", NOW + "000000003dfd2400" + "00000000"),
     ("3/minute leaky_bucket", "", NOW + "000000003dfd2400" + "00000000"),
-    ("3/minute fixed_window", "", NOW + "0000000002"),
-    ("3/minute sliding_window", "", NOW + "0000000002" + "00" * 5),
-    ("3/minute sliding_window slices 2", "", NOW + "0000000002" + "00" * 10),
+    ("3/minute fixed_window", "", NOW[2:] + "0000000002"),
+    ("3/minute sliding_window", "", NOW[2:] + "0000000002" + "00" * 5),
+    ("3/minute sliding_window slices 2", "", NOW[2:] + "0000000002" + "00" * 10),
     ("3/minute sliding_log", ".0", "0000003b9aca00" + NOW[2:]),
     ("3 concurrent", ".0", "0000003b9aca00" + NOW[2:]),
     (
@@ -64,8 +64,8 @@ PRESENT = [
         + ("0000003b9aca00" + "00" * 35)  # the front
         + ("0000003b9aca00" + "00" * 7),  # the slots
     ),
-    (["3/second", "7/minute fixed_window"], "", NOW + "000000003ba4f62a00000002" + NOW + "0000000002"),
-    (["7/minute fixed_window", "3/second"], "", NOW + "0000000002" + "000000003ba4f62a00000002"),
+    (["3/second", "7/minute fixed_window"], "", NOW + "000000003ba4f62a00000002" + NOW[2:] + "0000000002"),
+    (["7/minute fixed_window", "3/second"], "", NOW[2:] + "0000000002" + "000000003ba4f62a00000002"),
 ]
 
 

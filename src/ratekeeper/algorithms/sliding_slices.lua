@@ -32,11 +32,11 @@ end
 -- The counters brought to the present slice, newest first, and how many slices passed since they were written.
 local function counted(state, from, window, slice, slices, width, count)
   if state == '' then
-    state, from = string.rep('\0', 8 + 5 * (slices + 1)), 1
+    state, from = string.rep('\0', 7 + 5 * (slices + 1)), 1
   end
-  local counters = {unpack('>' .. string.rep('I5', slices + 1), state, from + 8)}
+  local counters = {unpack('>' .. string.rep('I5', slices + 1), state, from + 7)}
   counters[slices + 2] = nil -- unpack also says where it stopped
-  local stored, stored_slice = locate(unpack('>I8', state, from), slices, width)
+  local stored, stored_slice = locate(unpack('>I7', state, from), slices, width)
   local passed = (window - stored) * slices + slice - stored_slice
   if passed > 0 then
     for age = slices + 1, 1, -1 do

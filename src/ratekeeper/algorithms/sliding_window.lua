@@ -1,25 +1,25 @@
 -- Twin of sliding_window.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 --
--- state  >I8, then I5 for each counter, newest first: now, and what was counted until then; '' is EMPTY
+-- state  >I7, then I5 for each counter, newest first: now, and what was counted until then; '' is EMPTY
 -- limit  slices, micros, count
 
 local TOO_LARGE = 9007199254740992 -- 2^53: from here on a double may be rounded
 local pack, unpack, values = struct.pack, struct.unpack, unpack
 
 local function decide(state, from, now, cost, slices, width, count)
-  local next_from = from + 13 + 5 * slices
+  local next_from = from + 12 + 5 * slices
   if slices == 1 then -- two counters, the classic case: the same as below without a table
     local within = now % width
     local window, left = now - within, width - within
     local newer, older = 0, 0
     if state ~= '' then
       local stored
-      stored, newer, older = unpack('>I8I5I5', state, from)
+      stored, newer, older = unpack('>I7I5I5', state, from)
       if stored < window then
         newer, older = 0, stored >= window - width and newer or 0
       elseif stored >= window + width then
         newer, older = math.min(count, newer + older), 0
-        state = pack('>I8I5I5', now, newer, older)
+        state = pack('>I7I5I5', now, newer, older)
       end
     end
     local room = count - cost - newer
@@ -27,14 +27,14 @@ local function decide(state, from, now, cost, slices, width, count)
     if room < 0 or weight > most then
       return state, false, next_from
     elseif weight < most or weight < TOO_LARGE then
-      return pack('>I8I5I5', now, newer + cost, older), true, next_from
+      return pack('>I7I5I5', now, newer + cost, older), true, next_from
     end -- else rounded, and told apart below
   end
   -- include sliding_slices.lua
   local window, slice, left = locate(now, slices, width)
   local counters, passed = counted(state, from, window, slice, slices, width, count)
   if passed < 0 then
-    state = pack('>I8I5', now, counters[1]) .. string.rep('\0', 5 * slices)
+    state = pack('>I7I5', now, counters[1]) .. string.rep('\0', 5 * slices)
   end
   local room = count - cost
   for age = 1, slices do
@@ -44,7 +44,7 @@ local function decide(state, from, now, cost, slices, width, count)
     return state, false, next_from
   end
   counters[1] = counters[1] + cost
-  return pack('>I8' .. string.rep('I5', slices + 1), now, values(counters)), true, next_from
+  return pack('>I7' .. string.rep('I5', slices + 1), now, values(counters)), true, next_from
 end
 
 local function refund(state, from, now, cost, taken_at, slices, width, count)
@@ -58,8 +58,8 @@ local function refund(state, from, now, cost, taken_at, slices, width, count)
     counters[index] = counters[index] - back
     cost = cost - back
   end
-  local new = pack('>I8' .. string.rep('I5', slices + 1), now, values(counters))
-  return new, from + 13 + 5 * slices
+  local new = pack('>I7' .. string.rep('I5', slices + 1), now, values(counters))
+  return new, from + 12 + 5 * slices
 end
 
 return decide, refund

@@ -53,7 +53,7 @@ BUCKET_STATE = Struct(">QI")
 BUCKET_TAKEN = Struct(">QQI")  # the reply is the record: the instant at which it was made, and the state
 BUCKET_REFUSED = Struct(">q8xQI")  # before it stands the complement of now
 STAMP = 8  # bytes of the instant at which a record was made, where its first state does not tell
-WINDOW_SIZE = 13  # 8 bytes for the instant, 5 for what was used in its window
+WINDOW_SIZE = 12  # 7 bytes for the instant, 5 for what was used in its window
 LOG_LENGTHS = range(0, 7 << 21, 7)  # of more instants than any limit has
 INSTANT = Struct(">q")  # in a reply to a plan that was refused, its complement: negative
 FITS_FLAG, EMPTY_FLAG = 1, 2
@@ -93,7 +93,7 @@ def state_size(limit: Limit) -> int:
     """Bytes of a state where that is fixed: every rule but the log."""
     if limit.algorithm in BUCKETS:
         return BUCKET_STATE.size
-    return 8 + 5 * (limit.slices + 1) if limit.algorithm == "sliding_window" else WINDOW_SIZE
+    return 7 + 5 * (limit.slices + 1) if limit.algorithm == "sliding_window" else WINDOW_SIZE
 
 
 def unpack_state(record: bytes, limit: Limit) -> State:
@@ -105,11 +105,11 @@ def unpack_state(record: bytes, limit: Limit) -> State:
         tat, rest = BUCKET_STATE.unpack(record)
         return tat * limit.drain + rest
     if limit.algorithm == "fixed_window":
-        window = int.from_bytes(record[:8], "big") // limit.micros
-        return window << rule.BITS | int.from_bytes(record[8:], "big")
+        window = int.from_bytes(record[:7], "big") // limit.micros
+        return window << rule.BITS | int.from_bytes(record[7:], "big")
     if limit.algorithm == "sliding_window":
-        state = int.from_bytes(record[:8], "big") * limit.slices // limit.micros
-        for at in range(len(record) - 5, 7, -5):  # the newest counter is first in the record, lowest in the number
+        state = int.from_bytes(record[:7], "big") * limit.slices // limit.micros
+        for at in range(len(record) - 5, 6, -5):  # the newest counter is first in the record, lowest in the number
             state = state << rule.FIELD | int.from_bytes(record[at : at + 5], "big")
         return state
     return PackedLog(record) if len(record) != Glimpse.SIZE else Glimpse(record)
@@ -128,7 +128,7 @@ def time_to_live(limit: Limit) -> int:
 class Subject:
     """One key of a check: the limits whose states are in its record, and how the script is told."""
 
-    __slots__ = ("cuts", "kinds", "lengths", "parts", "ring", "size", "stamp", "suffix", "ttl")
+    __slots__ = ("cuts", "instant", "kinds", "lengths", "parts", "ring", "size", "stamp", "suffix", "ttl")
     lengths: Sequence[int]  # that a record may have
 
     def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int) -> None:
@@ -139,7 +139,9 @@ class Subject:
         self.ttl = number(max(longer, *[time_to_live(part) for part in parts]))
         self.stamp = STAMP if parts[0].algorithm in BUCKETS else 0
         self.size, self.lengths, self.cuts = 0, LOG_LENGTHS, []  # 0: it varies
+        self.instant = slice(-7, None)  # where a record tells when it was made
         if parts[0].algorithm not in LOGS:
+            self.instant = slice(self.stamp or 7)
             self.size = self.stamp
             for part in parts:
                 start, self.size = self.size, self.size + state_size(part)
@@ -283,8 +285,8 @@ def label(space: str) -> str:
 
 def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
     """Whether it was taken, when, and the record: of a reply to a plan of one subject."""
-    if reply[0] < 128:  # nothing but the new record, which tells when; a log does with its last instant
-        taken, now, record = True, int.from_bytes(reply[:8] if subject.size else reply[-7:], "big"), reply
+    if reply[0] < 128:  # nothing but the new record, which tells when
+        taken, now, record = True, int.from_bytes(reply[subject.instant], "big"), reply
     else:
         taken, now, record = False, ~INSTANT.unpack_from(reply)[0], reply[8:]
     if len(record) not in subject.lengths and not (subject.ring and len(record) == Glimpse.SIZE):
@@ -362,10 +364,9 @@ class Request:
             taken, now, record = opened(reply, subjects[0])
             return bytes([taken]), now, [record]
         if self.word == "all":
-            (now,) = INSTANT.unpack_from(reply)
-            flags, at = b"\1" * many, 0
-            if now < 0:
-                now, flags, at = ~now, reply[8 : 8 + many], 8 + many
+            flags, now, at = b"\1" * many, int.from_bytes(reply[subjects[0].instant], "big"), 0
+            if reply[0] >= 128:
+                flags, now, at = reply[8 : 8 + many], ~INSTANT.unpack_from(reply)[0], 8 + many
         else:
             flags, at = reply[:many], many + 8
             (now,) = INSTANT.unpack_from(reply, many)

@@ -18,8 +18,8 @@
 -- A plan is decided whole, then written whole: all or nothing.  A refusal writes nothing, except a state that a clock
 -- stepping back or a lowered limit left impossible.  Every write sets the key's time to live in the same step.
 --
--- A record is the states of its limits.  It begins, or if it is a log ends, with the instant at which it was made:
--- before a first state that does not tell that, a bucket's, it stands in I8.  So a new record is all that must be
+-- A record is the states of its limits.  It begins, or if it is a log ends, with the instant at which it was made, in
+-- I7: before a first state that does not tell that, a bucket's, it stands in I8.  So a new record is all that must be
 -- answered: to make and join strings costs as much as to decide.
 --
 -- A reply is one string a plan.  To `one`, `each` and `all`, if it was taken: the new records.  If it was refused:
