@@ -31,14 +31,14 @@ KINDS = {
 SERVER_TIME = "local time = call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
 GIVEN_TIME = "local now = table.remove(ARGV, 1) + 0\n"
 
-# Whose decide serves which letters, the most used first.
+# Whose decide serves which letters, the most used first and the longest last.
 BODIES = {
     "gcra": "g",
     "token_bucket": "t",
+    "leaky_bucket": "l",
     "fixed_window": "f",
     "sliding_window": "s",
     "sliding_log": "dwc",
-    "leaky_bucket": "l",
 }
 
 DRIVER = ("redis", "ring", "upkeep")  # how the names of its files begin; the others stand beside the rules
