@@ -1,6 +1,5 @@
 """The store in shared memory: the contract, several processes, what it refuses, and what it leaves behind."""
 
-import fcntl
 import json
 import os
 import stat
@@ -443,17 +442,15 @@ def test_segments_are_listed_and_removed(name):
     assert "expected the name of a segment" in message(lambda: remove(name))
 
 
-def test_who_only_looks_does_not_use_a_segment(name, monkeypatch):
+def test_who_only_looks_does_not_use_a_segment(name):
     """Listing takes the lock for a moment: at the same moment another could not remove the segment."""
-    store, looks = SharedStore(name), []
-    monkeypatch.setattr(files, "sleep", looks.append)
-    assert files.is_in_use(files.folder_of(name))
-    assert len(looks) == files.LOOKS
+    store = SharedStore(name)
+    path = files.folder_of(name)
+    assert files.is_in_use(path)
     store.close()
-    with open(f"{files.folder_of(name)}/.users") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        monkeypatch.setattr(files, "sleep", lambda seconds: fcntl.flock(other, fcntl.LOCK_UN))
-        assert not files.is_in_use(files.folder_of(name))
+    with ThreadPoolExecutor(4) as several:
+        looks = [several.submit(lambda: [files.is_in_use(path) for _ in range(500)]) for _ in range(4)]
+    assert not any(any(look.result()) for look in looks)
 
 
 PURE = """

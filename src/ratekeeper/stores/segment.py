@@ -14,7 +14,6 @@ import mmap
 import os
 import stat
 from hashlib import blake2b
-from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekeeper.errors import InvalidStore, shown
@@ -32,7 +31,6 @@ FORMAT = 2  # the layout of slots, records and guards: changed with every change
 MAGIC = b"ratekeeper table %d\n"
 HEAD = 16_384  # a multiple of any page size
 LONGEST_TEXT = 2_000
-LOOKS = 5  # whether a segment is in use, a millisecond apart
 TEXTS = ("space", "limits", "seed", "boot", "clock", "build")
 HOW_TO_REMOVE = "To start afresh, stop the others and call ratekeeper.stores.shared.remove({name!r})"
 
@@ -315,19 +313,22 @@ def table_files(path: str) -> Iterator[str]:
 
 
 def is_in_use(path: str) -> bool:
-    """Whether a process has the segment open, and not only a look at it, which takes the lock for a moment too."""
+    """Whether a process has the segment open."""
     try:
-        file = os.open(f"{path}/.users", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        for _ in range(LOOKS):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                sleep(0.001)
-            else:
-                return False
+        fcntl.flock(folder, fcntl.LOCK_EX)  # a look takes the lock of the users for a moment: one looks at a time
+        file = os.open(".users", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(file)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
     finally:
-        os.close(file)
-    return True
+        os.close(folder)
+    return False
