@@ -98,8 +98,7 @@ static void *run(void *given) {
         assert(outcome == TOLD || (outcome == NOT_SENT && !is_patient));
         if (outcome == TOLD)
             assert(call->type == '$' && call->size == 14 && !memcmp(call->reply + 4, question, 8));
-        PyThread_free_lock(call->gate);
-        free_call(call);
+        finish(&line, call);
     }
     __atomic_sub_fetch(&running, 1, __ATOMIC_RELAXED);
     return NULL;

@@ -74,9 +74,7 @@ static PyObject *told(Line *line, Call *call, Outcome outcome) {
     } else if (outcome == TOLD) {
         found = PyTuple_New(0);
     }
-    if (call->gate)
-        PyThread_free_lock(call->gate);
-    free_call(call);
+    finish(line, call);
     return found;
 }
 

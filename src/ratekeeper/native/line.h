@@ -8,6 +8,10 @@
  * Nothing here needs the interpreter.  The socket, `out`, `in` and `frames` are the leader's, and so is the batch but
  * for who is gone; all else is under the lock.  Who is promised something under the lock, an answer or the lead, is
  * woken after it: whoever leaves must wait for what it was promised.
+ *
+ * Of those who are answered together each wakes the next, and then goes for the interpreter.  Woken at once they would
+ * only queue up for it, and each would be put to sleep and woken again.  Who is late does not wait for the one before:
+ * it takes its answer and stays in the chain in name only.
  */
 #ifndef RATEKEEPER_LINE_H
 #define RATEKEEPER_LINE_H
@@ -48,7 +52,9 @@ typedef struct Call {
     uint32_t replies;        /* to a command */
     PyThread_type_lock gate; /* opens when a promise is kept; NULL once its owner is gone */
     bool is_promised;
-    bool is_gone; /* nobody waits for it: it belongs to the line */
+    bool is_chained; /* the one before it in the chain of those answered will open the gate */
+    bool is_gone;    /* nobody waits for it: it belongs to the line, or to the chain */
+    bool left_early; /* before it was woken for its answer */
     char type;    /* of the reply: '$', '-' for an error, 0 for what nobody expects */
     size_t size;
     char *reply, brief[SHORT_REPLY];
@@ -201,25 +207,35 @@ static void free_call(Call *call) {
     free(call);
 }
 
-/* Under the lock: a call is over; whoever waits for it will be woken. */
-static void settle(Call *call, Stage stage, Call ***woken) {
+/* Under the lock: a call is over; whoever waits for it is promised to be woken, in a chain. */
+static void settle(Call *call, Stage stage, Call ***chain) {
     call->stage = stage;
     call->next = NULL;
     if (call->is_gone) {
         free_call(call);
     } else {
-        call->is_promised = true;
-        **woken = call;
-        *woken = &call->next;
+        call->is_promised = call->is_chained = true;
+        **chain = call;
+        *chain = &call->next;
     }
 }
 
-/* Whom a gate is opened for may be gone in the same moment. */
-static void open_gates(Call *calls) {
-    for (Call *next; calls; calls = next) {
-        next = calls->next;
-        PyThread_release_lock(calls->gate);
+/* Wake the next of a chain that still waits.  Whom a gate is opened for may be gone in the same moment. */
+static void pass_on(Line *line, Call *call) {
+    if (!call)
+        return;
+    pthread_mutex_lock(&line->lock);
+    while (call && call->is_gone) {
+        Call *gone = call;
+        call = call->next;
+        free_call(gone);
     }
+    PyThread_type_lock gate = call ? call->gate : NULL;
+    if (call)
+        call->is_chained = false;
+    pthread_mutex_unlock(&line->lock);
+    if (gate)
+        PyThread_release_lock(gate);
 }
 
 static void keep_reply(Call *call, const Element *part) {
@@ -233,7 +249,7 @@ static void keep_reply(Call *call, const Element *part) {
 
 /* The leader's: hand everybody its part of an answer that is there. */
 static void hand_out(Line *line, Call *self) {
-    Call *woken = NULL, **tail = &woken, *next;
+    Call *chain = NULL, **tail = &chain, *next;
     size_t many = 0;
     for (const Call *call = line->batch; call; call = call->next)
         many++;
@@ -264,12 +280,12 @@ static void hand_out(Line *line, Call *self) {
     pthread_mutex_unlock(&line->lock);
     empty(&line->out);
     empty(&line->in);
-    open_gates(woken);
+    pass_on(line, chain);
 }
 
 /* The leader's: the connection is no good any more; nobody waits for it, nor for the lead. */
 static void give_up(Line *line, Call *self, int error) {
-    Call *woken = NULL, **tail = &woken, *next;
+    Call *chain = NULL, **tail = &chain, *next;
     pthread_mutex_lock(&line->lock);
     if (!line->error || line->was_late)
         line->error = line->was_late ? ETIMEDOUT : error;
@@ -283,7 +299,7 @@ static void give_up(Line *line, Call *self, int error) {
         }
     line->leader = line->batch = line->first = line->last = NULL;
     pthread_mutex_unlock(&line->lock);
-    open_gates(woken);
+    pass_on(line, chain);
 }
 
 /* The leader's: let another lead, who waits for what was sent, or who is in line; else whoever comes next. */
@@ -396,7 +412,10 @@ static void leave_line(Line *line, const Call *self) {
 static Outcome leave(Line *line, Call *self, bool is_late) {
     pthread_mutex_lock(&line->lock);
     PyThread_type_lock gate = self->gate;
-    bool is_over = self->stage >= ANSWERED, was_sent = self->stage == SENT, is_promised = self->is_promised;
+    bool is_over = self->stage >= ANSWERED, was_sent = self->stage == SENT;
+    bool is_to_lead = !is_over && self->is_promised; /* and has not heard of it; if it is over, see finish */
+    self->is_promised = is_over && self->is_promised;
+    self->left_early = is_over;
     bool leads = !is_over && line->leader == self;
     if (was_sent) {
         self->is_gone = true;
@@ -406,7 +425,7 @@ static Outcome leave(Line *line, Call *self, bool is_late) {
         leave_line(line, self);
     }
     pthread_mutex_unlock(&line->lock);
-    if (is_promised)
+    if (is_to_lead)
         PyThread_acquire_lock(gate, WAIT_LOCK);
     if (leads)
         hand_on(line);
@@ -425,11 +444,32 @@ static Outcome take_part(Line *line, Call *self, bool *leads, double until) {
         if (status == PY_LOCK_FAILURE)
             return leave(line, self, true);
         self->is_promised = false;
-        if (self->stage >= ANSWERED)
+        if (self->stage >= ANSWERED) {
+            pass_on(line, self->next);
             return outcome_of(self);
+        }
         *leads = true;
     }
     Outcome outcome = lead(line, self, until);
     return outcome == LATE ? leave(line, self, true) : outcome;
+}
+
+/* The owner is done with a call that was not LATE. */
+static void finish(Line *line, Call *self) {
+    PyThread_type_lock gate = self->gate;
+    bool is_chained = false;
+    if (self->left_early) {
+        pthread_mutex_lock(&line->lock);
+        is_chained = self->is_chained;
+        self->is_gone = true;
+        pthread_mutex_unlock(&line->lock);
+        if (!is_chained) { /* it was woken meanwhile */
+            PyThread_acquire_lock(gate, WAIT_LOCK);
+            pass_on(line, self->next);
+        }
+    }
+    PyThread_free_lock(gate);
+    if (!is_chained)
+        free_call(self);
 }
 #endif
