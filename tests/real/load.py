@@ -7,13 +7,12 @@ import time
 from ratekeeper import AsyncLimiter, Limiter
 
 
-class Lag:
-    """``worst``: the longest that the machine itself kept a sleeper waiting since the block was entered: not ours."""
+class Beside:
+    """A thread that takes one ``step`` after the other for as long as a block lasts."""
 
     def __init__(self):
-        self.worst = 0.0
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self.watch)
+        self.thread = threading.Thread(target=self.run)
 
     def __enter__(self):
         self.thread.start()
@@ -23,11 +22,20 @@ class Lag:
         self.over.set()
         self.thread.join()
 
-    def watch(self):
+    def run(self):
         while not self.over.is_set():
-            due = time.monotonic() + 0.01
-            time.sleep(0.01)
-            self.worst = max(self.worst, time.monotonic() - due)
+            self.step()
+
+
+class Lag(Beside):
+    """``worst``: the longest that the machine itself kept a sleeper waiting since the block was entered: not ours."""
+
+    worst = 0.0
+
+    def step(self):
+        due = time.monotonic() + 0.01
+        time.sleep(0.01)
+        self.worst = max(self.worst, time.monotonic() - due)
 
 
 class Load:

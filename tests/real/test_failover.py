@@ -13,7 +13,7 @@ from ratekeeper import Limit, Limiter
 from ratekeeper.model import Check, parse_limits
 from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.cluster import slot_of
-from ratekeeper.stores.codec import Ledger
+from ratekeeper.stores.ledger import Ledger
 from ratekeeper.stores.redis import RedisStore
 from tests.real.load import Load
 from tests.servers import Cluster, Sentinel, Server

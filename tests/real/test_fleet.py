@@ -3,40 +3,32 @@
 import asyncio
 import itertools
 import os
-import threading
 
 import pytest
 
 from ratekeeper import Limit
 from tests.laws.models import model_of
 from tests.real.fleet import admit, open_store, plans, record, run_fleet
+from tests.real.load import Beside
 
 pytestmark = pytest.mark.real
 SHORT = bool(os.environ.get("RATEKEEPER_REAL_SHORT"))
 prefixes = itertools.count()
 
 
-class Flusher:
+class Flusher(Beside):
     """SCRIPT FLUSH every few milliseconds."""
 
-    def __init__(self, server):
-        self.client = server.client()
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self.run)
-        self.times = 0
+    times = 0
 
-    def run(self):
-        while not self.over.wait(0.003):
+    def __init__(self, server):
+        super().__init__()
+        self.client = server.client()
+
+    def step(self):
+        if not self.over.wait(0.003):
             self.client.script_flush()
             self.times += 1
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self.over.set()
-        self.thread.join()
 
 
 def test_a_fleet_admits_exactly_the_limit_while_scripts_are_flushed(any_server):

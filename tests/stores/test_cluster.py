@@ -10,7 +10,7 @@ from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
 from ratekeeper.model import Check
 from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.cluster import Slots, slot_of
-from ratekeeper.stores.codec import Ledger
+from ratekeeper.stores.ledger import Ledger
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import StoreContract
 from tests.stores.test_redis import ENDLESS

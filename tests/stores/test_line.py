@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ratekeeper import Limit, native
 from ratekeeper.model import Check
-from ratekeeper.stores.codec import CheckOne, Ledger, Request, command, evaluation
+from ratekeeper.stores.codec import CheckOne, Request, command, evaluation
+from ratekeeper.stores.ledger import Ledger
 from tests.interruption import signalled
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="there is no C core")
@@ -53,6 +54,16 @@ class Far:
         while len(heard) < len(payload):
             heard += self.socket.recv(len(payload) - len(heard))
         assert heard == payload
+
+    def awaits(self, many):
+        """Wait until so many are in line."""
+        while self.line.waiting < many:
+            pass
+
+    def echo(self, name):
+        """Hear what is asked under that name, and answer the same."""
+        self.hear(name.encode())
+        self.socket.sendall(b"+%b\r\n" % name.encode())
 
     def ends(self):
         for thread in self.threads:
@@ -98,8 +109,7 @@ def test_what_is_gathered_is_written_as_python_writes_it(asked):
         before = sum(thread.is_alive() for thread in far.threads)
         words = request.keys, request.keys_count, request.words, request.words_count
         far.start(number, lambda words=words: far.line.ask(*words, LONG))
-        while far.line.waiting < before:  # in line, in this order
-            pass
+        far.awaits(before)  # in this order
     far.socket.sendall(b"+ok\r\n")
     far.hear(command(asked, b"EVALSHA", SHA, None))
     answers = [b"%d" % number for number in range(len(asked))]
@@ -132,8 +142,7 @@ def test_each_is_told_what_the_server_said_to_it(far, answer, expected, pieces):
     for number, request in enumerate([CheckOne(LEDGERS[0], key, 1) for key in "xy"]):
         words = request.keys, 1, request.words, 0
         far.start(number, lambda words=words: far.line.ask(*words, LONG))
-        while far.line.waiting <= number:
-            pass
+        far.awaits(number + 1)
     far.socket.sendall(b"+ok\r\n")
     far.socket.recv(65536)
     for piece in [answer[at : at + 1] for at in range(len(answer))] if pieces else [answer]:
@@ -148,8 +157,7 @@ def test_each_is_told_what_the_server_said_to_it(far, answer, expected, pieces):
 def test_what_is_no_answer_ends_the_connection_for_all(far, answer):
     held(far)
     far.exchange("second", b"second")
-    while far.line.waiting < 1:
-        pass
+    far.awaits(1)
     far.socket.sendall(answer)
     told = far.ends()
     assert isinstance(told["first"], OSError)
@@ -159,8 +167,7 @@ def test_what_is_no_answer_ends_the_connection_for_all(far, answer):
 def test_more_than_was_asked_for_ends_the_connection_for_the_next(far):
     held(far)
     far.exchange("second", b"second")
-    while far.line.waiting < 1:
-        pass
+    far.awaits(1)
     far.socket.sendall(b"+ok\r\n+what\r\n")
     assert far.ends() == {"first": b"+ok\r\n", "second": None}
     assert far.line.exchange(b"third", 1, LONG) is None
@@ -215,14 +222,12 @@ def test_whoever_is_interrupted_while_it_speaks_hands_on_the_lead_and_its_answer
     def when():
         far.hear(b"main")
         far.exchange("second", b"second")
-        while far.line.waiting < 1:
-            pass
+        far.awaits(1)
 
     with signalled(when, raises=Interruption):
         far.line.exchange(b"main", 1, LONG)
     far.socket.sendall(b"+main\r\n")
-    far.hear(b"second")
-    far.socket.sendall(b"+second\r\n")
+    far.echo("second")
     assert far.ends() == {"second": b"+second\r\n"}
 
 
@@ -231,8 +236,7 @@ def test_an_answer_that_nobody_waited_for_is_not_the_next_one_s(far):
         far.line.exchange(b"main", 1, LONG)
     far.socket.sendall(b"+main\r\n")
     far.exchange("next", b"next")
-    far.hear(b"next")
-    far.socket.sendall(b"+next\r\n")
+    far.echo("next")
     assert far.ends() == {"next": b"+next\r\n"}
 
 
@@ -240,17 +244,14 @@ def test_whoever_is_interrupted_in_line_is_not_sent(far):
     held(far)
 
     def when():
-        while far.line.waiting < 1:
-            pass
+        far.awaits(1)
         far.exchange("third", b"third")
-        while far.line.waiting < 2:
-            pass
+        far.awaits(2)
 
     with signalled(when, raises=Interruption):
         far.line.exchange(b"main", 1, LONG)
     far.socket.sendall(b"+first\r\n")
-    far.hear(b"third")
-    far.socket.sendall(b"+third\r\n")
+    far.echo("third")
     assert far.ends() == {"first": b"+first\r\n", "third": b"+third\r\n"}
 
 
@@ -259,12 +260,10 @@ def test_whoever_is_late_in_line_is_not_sent_and_whoever_speaks_may_have_been_he
     far.hear(b"first")
     assert far.line.exchange(b"late", 1, 0.001) is None
     far.exchange("third", b"third")
-    while far.line.waiting < 1:
-        pass
+    far.awaits(1)
     far.threads[0].join()
     far.socket.sendall(b"+first\r\n")
-    far.hear(b"third")
-    far.socket.sendall(b"+third\r\n")
+    far.echo("third")
     told = far.ends()
     assert isinstance(told["first"], TimeoutError)
     assert told["third"] == b"+third\r\n"
@@ -273,8 +272,7 @@ def test_whoever_is_late_in_line_is_not_sent_and_whoever_speaks_may_have_been_he
 def test_a_line_that_is_closed_lets_everybody_go(far):
     held(far)
     far.exchange("second", b"second")
-    while far.line.waiting < 1:
-        pass
+    far.awaits(1)
     far.line.close()
     told = far.ends()
     assert isinstance(told["first"], OSError)
@@ -289,8 +287,7 @@ def test_a_child_that_closes_its_copy_does_not_end_the_parents_conversation(far)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     far.exchange("parent", b"parent")
-    far.hear(b"parent")
-    far.socket.sendall(b"+parent\r\n")
+    far.echo("parent")
     assert far.ends() == {"parent": b"+parent\r\n"}
 
 

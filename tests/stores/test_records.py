@@ -4,7 +4,7 @@ import pytest
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.model import Check, Limit, parse_limits
-from ratekeeper.stores import codec
+from ratekeeper.stores import ledger as ledgers
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
 
@@ -44,7 +44,7 @@ VERSION_2 = [
 OLD = [(b"1", *each) for each in VERSION_1] + [(b"2", *each) for each in VERSION_2]
 
 # The same of this version.  If these change, stores of two releases would read each other's records as nonsense: give
-# codec.VERSION another value, and keep a line of the old ones above.
+# ledger.VERSION another value, and keep a line of the old ones above.
 NOW = "000000003b9e9a90"
 PRESENT = [
     ("3/minute", "", NOW + "000000003dfd2400" + "00000000"),
@@ -84,7 +84,7 @@ def plan_of(limit, cost=1):
 
 @pytest.mark.parametrize(("limit", "suffix", "record"), PRESENT)
 def test_the_bytes_of_a_record_change_with_its_version_only(any_server, store, limit, suffix, record):
-    assert codec.VERSION == b"3"
+    assert ledgers.VERSION == b"3"
     store.check(plan_of(limit))
     store.clock.advance(0.25)
     store.check(plan_of(limit))
@@ -117,8 +117,8 @@ def test_a_record_of_another_version_neither_fails_nor_counts(any_server, store,
 @pytest.mark.parametrize(("version", "limit", "name", "_"), OLD)
 def test_these_are_the_names_of_old_versions(monkeypatch, version, limit, name, _):
     """Else the test above would prove nothing."""
-    monkeypatch.setattr(codec, "VERSION", version)
-    ledger = codec.Ledger("records", parse_limits(limit))
+    monkeypatch.setattr(ledgers, "VERSION", version)
+    ledger = ledgers.Ledger("records", parse_limits(limit))
     assert (ledger.name("k") + ledger.subjects[0].suffix).decode() == f"rk:records:{name}"
 
 

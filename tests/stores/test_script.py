@@ -13,7 +13,8 @@ from hiredis import Reader
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.model import Check, Several, empty_state, parse_limits
-from ratekeeper.stores.codec import CheckOne, Ledger, command, opened
+from ratekeeper.stores.codec import CheckOne, command, opened
+from ratekeeper.stores.ledger import Ledger
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.stores.script import KINDS, compose

@@ -7,7 +7,7 @@ import pytest
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidLimit
 from ratekeeper.model import Limit
-from ratekeeper.stores.codec import REFUND_KINDS, packed_limit, unpack_state
+from ratekeeper.stores.ledger import REFUND_KINDS, packed_limit, unpack_state
 from ratekeeper.stores.logs import plain
 from ratekeeper.stores.script import IMPORTS, KINDS, rules
 from ratekeeper.testing.contract import random_step, walk_limits

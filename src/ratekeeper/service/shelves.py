@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.model import Several
-from ratekeeper.stores.codec import time_to_live
+from ratekeeper.stores.ledger import time_to_live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,9 @@ from __future__ import annotations
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.model import Check
 from ratekeeper.stores.cluster import slot_of
-from ratekeeper.stores.codec import CheckOne, Ledger, Request, decision, without_server
+from ratekeeper.stores.codec import CheckOne, Request, decision, without_server
 from ratekeeper.stores.denials import Denials
+from ratekeeper.stores.ledger import Ledger
 from ratekeeper.stores.logs import plain
 
 TYPE_CHECKING = False

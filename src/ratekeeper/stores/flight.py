@@ -11,7 +11,8 @@ import logging
 from hiredis import ReplyError
 
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.stores.codec import bulk, command
+from ratekeeper.stores.codec import command
+from ratekeeper.stores.ledger import bulk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -63,6 +63,13 @@ class NotSent(ConnectionError):
     """Nothing was sent: it was too late, or another thread had given the connection up."""
 
 
+def sent(reply: Any) -> Any:
+    """What a line answers, unless it says that nothing was sent."""
+    if reply is None:
+        raise NotSent("the connection was closed")
+    return reply
+
+
 class Connection:
     """A socket and its replies, in order."""
 
@@ -83,20 +90,16 @@ class Connection:
         """Send ``payload`` and gather so many replies, until that instant."""
         if self.line is None:
             return self.converse(payload, replies, until)
-        found = self.line.exchange(payload, replies, until - monotonic())
-        if found is None:
-            raise NotSent("the connection was closed")
+        found = sent(self.line.exchange(payload, replies, until - monotonic()))
         reader = Reader()  # one for each, as threads share the connection
         reader.feed(found)
         return [reader.gets() for _ in range(replies)]
 
     def ask(self, request: AnyRequest, until: float) -> Any:
         """The script's reply to ``request``, which may travel with those of other threads."""
-        reply = self.line.ask(  # type: ignore[union-attr]
-            request.keys, request.keys_count, request.words, request.words_count, until - monotonic()
-        )
-        if reply is None:
-            raise NotSent("the connection was closed")
+        left = until - monotonic()
+        words = request.keys, request.keys_count, request.words, request.words_count
+        reply = sent(self.line.ask(*words, left))  # type: ignore[union-attr]
         return ReplyError(reply) if reply.__class__ is str else reply
 
     def converse(self, payload: bytes, replies: int, until: float) -> list[Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.model import Plan
     from ratekeeper.stores.books import Books
-    from ratekeeper.stores.codec import Ledger
+    from ratekeeper.stores.ledger import Ledger
 
 SHARE = 0.5  # of each limit, where nothing is said: two instances together then keep it
 MOST_SHARES = 1024
