@@ -8,6 +8,7 @@ import pytest
 from ratekeeper import AsyncLimiter, Limit, Limiter
 from ratekeeper.model import Check, empty_state
 from ratekeeper.stores.aredis import AsyncRedisStore
+from ratekeeper.stores.codec import CheckOne
 from ratekeeper.stores.denials import LONGEST, MOST, Denials
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
@@ -71,7 +72,7 @@ def test_an_admission_tells_when_the_next_would_be_refused(redis_server, clock):
     store.close()
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("cancelled", ["", "before it was sent", "after it was sent"])
 def test_one_asks_for_all_when_a_refusal_is_over(redis_server, clock, cancelled):
     async def main():
         store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
@@ -81,16 +82,23 @@ def test_one_asks_for_all_when_a_refusal_is_over(redis_server, clock, cancelled)
         asked = []
         link = store.office().home
         ask = link.ask
+        if cancelled == "before it was sent":  # at once, unless the server has something to do
+            busy = ask(CheckOne(store.books.ledger("other", Limit.parse("5/second")), "k", 1))
+            link.flush()
         link.ask = lambda request: asked.append(request) or ask(request)
         clock.advance(0.1)
         tasks = [asyncio.ensure_future(limiter.check("k")) for _ in range(20)]
         await asyncio.sleep(0)
+        assert [len(asked), len(link.pending)] == [1, cancelled == "before it was sent"]
         if cancelled:
             tasks[0].cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
-        if cancelled:  # before it was sent, so that it took nothing: the others ask for themselves
+        if cancelled:  # the others ask for themselves
             assert isinstance(answers.pop(0), asyncio.CancelledError)
-        assert [answer.allowed for answer in answers] == [True] + [False] * (len(answers) - 1)
+        if cancelled == "before it was sent":
+            assert (await busy)[0].allowed
+        is_taken = cancelled == "after it was sent"  # by the one that did not wait for its answer
+        assert [answer.allowed for answer in answers] == [not is_taken] + [False] * (len(answers) - 1)
         assert {answer.retry_after for answer in answers[1:]} == {0.1}
         assert len(asked) == (20 if cancelled else 1)
         await store.close()

@@ -1,7 +1,7 @@
 """An event loop's way to one server: all requests of one turn of the loop travel in one command.
 
-A lone caller waits for no timer: what is asked in this turn is sent at its end.  One timer for all that is under way
-watches the deadline.
+A lone caller waits for no timer: what is asked in this turn is sent at its end, or earlier if the server is idle and
+half a command is ready, or others wait for the answer.  One timer for all that is under way watches the deadline.
 """
 
 from __future__ import annotations
@@ -110,6 +110,11 @@ class AsyncLink:
         elif many == MOST or (many == EARLY and not self.in_flight):
             self.flush()
         return future
+
+    def hurry(self) -> None:
+        """Send what is pending in the middle of a turn, to a server that has nothing to do: others wait for it."""
+        if not self.in_flight:
+            self.flush()
 
     def away(self) -> str:
         """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""

@@ -88,14 +88,15 @@ class AsyncRedisTable(RedisTable):
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
         denial = self.denials.by_key.get(key)
-        if denial is not None and denial.is_just_over(self.limit, cost, self.nanos()):
-            # One asks whether it is; the others that come in the same moment learn from its answer, or ask then.
-            loop = get_running_loop()
-            if denial.asking is None:
-                return await self.ask_for_all(denial, loop, key, cost)
-            if denial.asking[0] is loop:
+        if denial is not None and cost >= denial.cost:
+            # One asks whether it is over; others that come meanwhile learn from its answer, or ask then.
+            loop, asking = get_running_loop(), denial.asking
+            if asking is None:
+                if denial.is_just_over(self.limit, cost, self.nanos()):
+                    return await self.ask_for_all(denial, loop, key, cost)
+            elif asking[0] is loop:
                 answered: Future[None] = Future(loop=loop)
-                denial.asking[1].append(answered)
+                asking[1].append(answered)
                 await answered
                 known = self.recall.known(key, cost)
                 if known is not None:
@@ -115,7 +116,10 @@ class AsyncRedisTable(RedisTable):
         denial.asking = loop, waiting
         timer = loop.call_later(self.store.settings.deadline * PATIENCE, denial.let_go, waiting)
         try:
-            return (await self.ask(key, cost))[0]
+            answer = self.ask(key, cost)
+            if self.is_plain:
+                self.nearest().hurry()
+            return (await answer)[0]
         except StoreUnavailable as error:
             return self.stand_in(key, cost, error)
         finally:
