@@ -7,6 +7,7 @@ half a command is ready, or others wait for the answer.  One timer for all that 
 from __future__ import annotations
 
 import asyncio
+import os
 from asyncio import Future
 from collections import deque
 
@@ -38,6 +39,7 @@ class Wire(asyncio.Protocol):
         self.receive = receive
         self.lost = lost
         self.transport: asyncio.Transport | None = None
+        self.file = -1  # to read at other times than the loop does; -1: nobody else may
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -50,6 +52,17 @@ class Wire(asyncio.Protocol):
                 self.receive(reply)
         except HiredisError as error:
             self.lost(self, f"spoke another protocol ({error})")
+
+    def glance(self) -> None:
+        """Take in what has come already: a busy loop looks at its sockets once a turn, after all that is ready."""
+        if self.file < 0 or self.transport.is_closing():  # type: ignore[union-attr]
+            return
+        try:
+            part = os.read(self.file, 65536)
+        except OSError:  # nothing there; whatever else it is, the loop will meet it too
+            return
+        if part:
+            self.data_received(part)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost(self, f"lost the connection ({error or 'closed by the server'})")
@@ -115,6 +128,11 @@ class AsyncLink:
         """Send what is pending in the middle of a turn, to a server that has nothing to do: others wait for it."""
         if not self.in_flight:
             self.flush()
+
+    def glance(self) -> None:
+        """Take in the answers that have come already, in the middle of a turn."""
+        if self.wire is not None:
+            self.wire.glance()
 
     def away(self) -> str:
         """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""
@@ -265,6 +283,8 @@ async def open_wire(
         await loop.create_unix_connection(lambda: wire, address[0])
     else:
         await loop.create_connection(lambda: wire, *address, ssl=settings.tls)
+    if settings.tls is None and os.name == "posix":
+        wire.file = wire.transport.get_extra_info("socket").fileno()  # type: ignore[union-attr]
     return wire
 
 

@@ -95,10 +95,14 @@ class AsyncRedisTable(RedisTable):
                 if denial.is_just_over(self.limit, cost, self.nanos()):
                     return await self.ask_for_all(denial, loop, key, cost)
             elif asking[0] is loop:
-                answered: Future[None] = Future(loop=loop)
-                asking[1].append(answered)
-                await answered
+                if self.is_plain:
+                    self.nearest().glance()  # the answer may be there, and the loop's turn not over for long
                 known = self.recall.known(key, cost)
+                if known is None:
+                    answered: Future[None] = Future(loop=loop)
+                    asking[1].append(answered)
+                    await answered
+                    known = self.recall.known(key, cost)
                 if known is not None:
                     return known
         if self.desk is not None:
