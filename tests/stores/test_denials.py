@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import select
+from contextlib import closing
 
 import pytest
 import uvloop
@@ -166,6 +167,23 @@ def test_nobody_waits_long_for_the_answer_to_another(redis_server, clock):
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         assert not await limiter.check("k")
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_who_may_be_admitted_or_has_another_loop_asks_for_itself(redis_server, clock):
+    async def main():
+        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+        limiter = AsyncLimiter("10/second burst 3", store=store)
+        denials = store.books.ledger(limiter.name, limiter.limits).denials
+        with closing(asyncio.new_event_loop()) as other:
+            for key, loop, cost in (("a", asyncio.get_running_loop(), 1), ("b", other, 2)):
+                assert await limiter.check(key, cost=3)
+                assert not await limiter.check(key, cost=2)
+                clock.advance(0.2)
+                denials.by_key[key].asking = loop, []
+                assert await limiter.check(key, cost)
         await store.close()
 
     asyncio.run(main())
