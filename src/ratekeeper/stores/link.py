@@ -97,10 +97,12 @@ class Connection:
 
     def ask(self, request: AnyRequest, until: float) -> Any:
         """The script's reply to ``request``, which may travel with those of other threads."""
-        left = until - monotonic()
-        words = request.keys, request.keys_count, request.words, request.words_count
-        reply = sent(self.line.ask(*words, left))  # type: ignore[union-attr]
-        return ReplyError(reply) if reply.__class__ is str else reply
+        reply = self.line.ask(  # type: ignore[union-attr]
+            request.keys, request.keys_count, request.words, request.words_count, until - monotonic()
+        )
+        if reply.__class__ is bytes:
+            return reply
+        return ReplyError(reply) if reply.__class__ is str else sent(reply)
 
     def converse(self, payload: bytes, replies: int, until: float) -> list[Any]:
         """The same for one thread at a time."""

@@ -54,6 +54,7 @@ class RedisStore:
         self.settings = Settings(url, **options)
         self.clock = MONOTONIC if clock is None else clock
         self.gives_time = clock is not None
+        self.asks_in_line = not self.gives_time and not self.settings.is_cluster  # what a line writes
         self.script = compose(given_time=self.gives_time)
         self.lone = lone_start(self.script.sha)
         self.books = Books(self.settings, self.gives_time)
@@ -229,7 +230,7 @@ class RedisStore:
         """Answer a single request: ``deliver`` with the least work, unless the server has something else to say."""
         until = since + self.settings.deadline
         sent = self.clock.nanos()
-        if link.is_shared and not self.gives_time and not self.settings.is_cluster:
+        if link.is_shared and self.asks_in_line:
             reply, asked = link.ask(request, until)
         else:
             if request.__class__ is CheckOne and not self.gives_time:
@@ -238,8 +239,10 @@ class RedisStore:
                 payload = command((request,), b"EVALSHA", self.script.sha, sent // 1000 if self.gives_time else None)
             (reply,), asked = link.transfer(payload, 1, until)
         if reply.__class__ is bytes:
-            with suppress(Exception):  # then it is no reply to this, and the long way says so
+            try:
                 return request.read(reply, sent)
+            except Exception:  # it is no reply to this: the long way says so
+                pass
         waiter = request.future = Waiter()
         flight = Flight([request], since)
         flight.tries, flight.sent = 1, sent

@@ -55,8 +55,10 @@ class RedisTable:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        if self.desk is not None and (why := self.store.home[0].away()):
-            return self.desk.check(key, cost, why)
+        if self.desk is not None:
+            link = self.store.home[0]
+            if link.breaker.is_open and (why := link.away()):
+                return self.desk.check(key, cost, why)
         try:
             if self.ledger.first:
                 return self.store.ask(CheckOne(self.ledger, key, cost))[0]

@@ -67,6 +67,7 @@ class Settings:
     def __init__(self, url: str, **options: Any) -> None:
         parts = split(url)
         self.scheme = parts.scheme
+        self.is_cluster = parts.scheme == "redis+cluster"
         place = f"store {parts.scheme}://"
         given = {name: value for name, value in options.items() if value is not None}
         for name, text in parse_qsl(parts.query, keep_blank_values=True):
@@ -105,14 +106,14 @@ class Settings:
             self.service, _, database = path.strip("/").partition("/")
             if not self.service:
                 raise InvalidStore(f"{place}: expected the name of the service after the hosts, got nothing.")
-        elif len(self.addresses) > 1 and self.scheme != "redis+cluster":
+        elif len(self.addresses) > 1 and not self.is_cluster:
             raise InvalidStore(
                 f"{place}: expected one host, got {len(self.addresses)}. Use redis+cluster:// or redis+sentinel://."
             )
         if database and not database.isdecimal():
             raise InvalidStore(f"{place}: expected the number of a database, got {shown(database)}.")
         self.db = int(database) if database else given.get("db", 0)
-        if self.scheme == "redis+cluster" and self.db:
+        if self.is_cluster and self.db:
             raise InvalidStore(f"{place}: expected no database, as a cluster has one only, got {self.db}.")
         self.shown = f"{self.scheme}://{hosts}{parts.path}"
         self.prefix: str = given.get("prefix", "rk")
@@ -145,10 +146,6 @@ class Settings:
                 f"{place}: expected a prefix without {{}}, got {shown(self.prefix)}. "
                 "An empty tag spreads the keys of one caller over several slots."
             )
-
-    @property
-    def is_cluster(self) -> bool:
-        return self.scheme == "redis+cluster"
 
     @property
     def connects_for(self) -> float:
