@@ -108,7 +108,7 @@ class AsyncLink:
 
     def ask(self, request: AnyRequest) -> asyncio.Future[Any]:
         """The future answer to ``request``; raises StoreUnavailable at once while the breaker is open."""
-        if why := self.away():
+        if self.breaker.is_open and (why := self.away()):
             raise StoreUnavailable(self.name, why)
         future: asyncio.Future[Any] = Future(loop=self.loop)
         request.future = future

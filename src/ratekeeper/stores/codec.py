@@ -35,6 +35,8 @@ MOST_AT_ONCE = 100  # subjects of a plan that the script decides by recursion
 
 BUCKET_TAKEN = Struct(">QQI")  # the reply is the record: the instant at which it was made, and the state
 BUCKET_REFUSED = Struct(">q8xQI")  # before it stands the complement of now
+TAKEN_SIZE, unpack_taken = BUCKET_TAKEN.size, BUCKET_TAKEN.unpack  # looked up once
+REFUSED_SIZE, unpack_refused = BUCKET_REFUSED.size, BUCKET_REFUSED.unpack
 INSTANT = Struct(">q")  # in a reply to a plan that was refused, its complement: negative
 FITS_FLAG, EMPTY_FLAG = 1, 2
 
@@ -175,13 +177,14 @@ class CheckOne:
     def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
         ledger = self.ledger
         limit = ledger.limit
-        if ledger.bucket and len(reply) == BUCKET_TAKEN.size:
+        size = len(reply) if ledger.bucket else 0
+        if size == TAKEN_SIZE:
             allowed = True
-            now, tat, rest = BUCKET_TAKEN.unpack(reply)
+            now, tat, rest = unpack_taken(reply)
             state = tat * limit.drain + rest  # type: ignore[union-attr]
-        elif ledger.bucket and len(reply) == BUCKET_REFUSED.size:
+        elif size == REFUSED_SIZE:
             allowed = False
-            refused, tat, rest = BUCKET_REFUSED.unpack(reply)
+            refused, tat, rest = unpack_refused(reply)
             now, state = ~refused, tat * limit.drain + rest  # type: ignore[union-attr]
         else:
             subject = ledger.subjects[0]

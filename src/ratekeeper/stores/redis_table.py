@@ -89,16 +89,16 @@ class AsyncRedisTable(RedisTable):
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        denial = self.denials.by_key.get(key)
+        link, denial = self.nearest(), self.denials.by_key.get(key)
         if denial is not None and cost >= denial.cost:
             # One asks whether it is over; others that come meanwhile learn from its answer, or ask then.
             loop, asking = get_running_loop(), denial.asking
             if asking is None:
                 if denial.is_just_over(self.limit, cost, self.nanos()):
-                    return await self.ask_for_all(denial, loop, key, cost)
+                    return await self.ask_for_all(denial, loop, link, key, cost)
             elif asking[0] is loop:
-                if self.is_plain:
-                    self.nearest().glance()  # the answer may be there, and the loop's turn not over for long
+                if link is not None:
+                    link.glance()  # the answer may be there, and the loop's turn not over for long
                 known = self.recall.known(key, cost)
                 if known is None:
                     answered: Future[None] = Future(loop=loop)
@@ -107,24 +107,24 @@ class AsyncRedisTable(RedisTable):
                     known = self.recall.known(key, cost)
                 if known is not None:
                     return known
-        if self.desk is not None:
-            link = self.nearest()
-            if link.breaker.is_open and (why := link.away()):
-                return self.desk.check(key, cost, why)
+        if link is not None and link.breaker.is_open and self.desk is not None and (why := link.away()):
+            return self.desk.check(key, cost, why)
         try:
-            return (await self.ask(key, cost))[0]
+            return (await self.ask(link, key, cost))[0]
         except StoreUnavailable as error:
             return self.stand_in(key, cost, error)
 
-    async def ask_for_all(self, denial: Denial, loop: AbstractEventLoop, key: str | bytes, cost: int) -> Decision:
+    async def ask_for_all(
+        self, denial: Denial, loop: AbstractEventLoop, link: AsyncLink | None, key: str | bytes, cost: int
+    ) -> Decision:
         """Ask, and let those go on who wait for the answer: in any case, and soon."""
         waiting: list[Future[None]] = []
         denial.asking = loop, waiting
         timer = loop.call_later(self.store.settings.deadline * PATIENCE, denial.let_go, waiting)
         try:
-            answer = self.ask(key, cost)
-            if self.is_plain:
-                self.nearest().hurry()
+            answer = self.ask(link, key, cost)
+            if link is not None:
+                link.hurry()
             return (await answer)[0]
         except StoreUnavailable as error:
             return self.stand_in(key, cost, error)
@@ -132,14 +132,16 @@ class AsyncRedisTable(RedisTable):
             timer.cancel()
             denial.let_go(waiting)
 
-    def ask(self, key: str | bytes, cost: int) -> Awaitable[tuple[Decision, ...]]:
+    def ask(self, link: AsyncLink | None, key: str | bytes, cost: int) -> Awaitable[tuple[Decision, ...]]:
         """The answer of the store, whatever is remembered."""
-        if not self.is_plain:
+        if link is None:
             return self.store.ask((Check(self.space, key, self.limit, cost),))
-        return self.nearest().ask(CheckOne(self.ledger, key, cost))
+        return link.ask(CheckOne(self.ledger, key, cost))
 
-    def nearest(self) -> AsyncLink:
-        """The link of the running loop, which is nearly always the same one."""
+    def nearest(self) -> AsyncLink | None:
+        """The link of the running loop, which is nearly always the same one; None: the store must choose."""
+        if not self.is_plain:
+            return None
         loop, link = self.near
         running = get_running_loop()
         if running is not loop or link.is_closed:
