@@ -1,7 +1,8 @@
 """An event loop's way to one server: all requests of one turn of the loop travel in one command.
 
-A lone caller waits for no timer: what is asked in this turn is sent at its end, or earlier if the server is idle and
-half a command is ready, or others wait for the answer.  One timer for all that is under way watches the deadline.
+What is asked in a turn is sent at its end, and no timer waited for.  While the server is idle some go earlier: one that
+is likely to stay alone, one whose answer others wait for, and half a command.  One timer for all that is under way
+watches the deadline.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class AsyncLink:
         self.attempt: asyncio.Task[None] | None = None
         self.pending: list[AnyRequest] = []
         self.since = 0.0
+        self.was_alone = False  # what was sent last: then nobody else is likely to come in this turn
         self.waiting: list[Flight] = []  # to be sent again, on the next connection
         self.in_flight: deque[Flight | None] = deque()  # None: a reply that nobody waits for
         self.timer: asyncio.TimerHandle | None = None
@@ -117,9 +119,12 @@ class AsyncLink:
         many = len(pending)
         if many == 1:
             self.since = self.loop.time()
-            self.loop.call_soon(self.flush)
             if self.timer is None:
                 self.timer = self.loop.call_at(self.since + self.settings.deadline, self.expire)
+            if self.was_alone and not self.in_flight:
+                self.flush()
+            else:
+                self.loop.call_soon(self.flush)
         elif many == MOST or (many == EARLY and not self.in_flight):
             self.flush()
         return future
@@ -152,6 +157,7 @@ class AsyncLink:
         # Whoever was cancelled before it was sent is not charged.
         requests = [request for request in self.pending if not request.future.done()]
         self.pending = []
+        self.was_alone = len(requests) == 1
         if self.settings.is_cluster:
             self.send([Flight([request], self.since) for request in requests])
         else:
