@@ -16,6 +16,7 @@ import pytest
 from ratekeeper import AsyncLimiter, Limit, Limiter
 from ratekeeper.model import Check, parse_limits
 from ratekeeper.stores.aredis import AsyncRedisStore
+from ratekeeper.stores.codec import CheckOne
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
@@ -245,6 +246,30 @@ def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server, before
             part = answers[number * many : number * many + many]
             assert [decision.remaining for decision in part] == list(range(39, 39 - many, -1))
         assert answers[len(ALL) * many].remaining == 40 - many
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_is_likely_to_stay_alone_is_sent_at_once(redis_server):
+    async def main():
+        store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+        link, ledger = store.office().home, store.books.ledger("s", Limit.parse("5/second"))
+
+        def ask():
+            return link.ask(CheckOne(ledger, "k", 1))
+
+        await ask()
+        first, second = ask(), ask()
+        assert len(link.pending) == 1  # the first one alone; the second finds the server busy
+        link.flush()
+        await asyncio.gather(first, second)
+        third = ask()
+        assert len(link.pending) == 1  # the last one was not alone
+        await third
+        last = ask()
+        assert link.pending == []
+        await last
         await store.close()
 
     asyncio.run(main())

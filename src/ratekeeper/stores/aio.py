@@ -157,7 +157,7 @@ class AsyncLink:
         # Whoever was cancelled before it was sent is not charged.
         requests = [request for request in self.pending if not request.future.done()]
         self.pending = []
-        self.was_alone = len(requests) == 1
+        self.was_alone = len(requests) == 1 and not self.in_flight
         if self.settings.is_cluster:
             self.send([Flight([request], self.since) for request in requests])
         else:
