@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+import uvloop
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
 from ratekeeper.model import Check
@@ -251,3 +252,52 @@ def test_ten_thousand_cancellations_mix_up_no_answers(server):
         await store.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("share", [0.0, 0.3], ids=["kept", "cancelled"])
+def test_tasks_that_learn_from_each_other_lose_and_gain_nothing(server, loop, share):
+    """Sixty-four tasks at keys that are refused nearly always: all that a key was allowed was admitted, or is left."""
+    rate, burst, keys = 50, 25, [f"key {number}" for number in range(20)]
+
+    async def main(store):
+        chance = random.Random(5)
+        limiter = AsyncLimiter(f"{rate}/second burst {burst}", store=store)
+        await limiter.check("warm")
+        admitted, in_doubt, asked = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0), 0
+
+        async def task(number):
+            nonlocal asked
+            while time.monotonic() < until:
+                for key in chance.sample(keys, 5):
+                    call = asyncio.ensure_future(limiter.check(key))
+                    await asyncio.sleep(0)
+                    if chance.random() < share:
+                        call.cancel()
+                    asked += 1
+                    try:
+                        answer = await call
+                    except asyncio.CancelledError:
+                        in_doubt[key] += 1
+                    else:
+                        admitted[key] += answer.allowed
+
+        began = time.monotonic()
+        until = began + (2 if SHORT else 10)
+        await asyncio.gather(*[task(number) for number in range(64)])
+        for key in keys:
+            before = time.monotonic()
+            left = (await limiter.peek(key)).remaining
+            least, most = (burst + rate * (instant - began) - left for instant in (before, time.monotonic()))
+            assert admitted[key] <= most + 1
+            assert admitted[key] + in_doubt[key] >= least - 2  # one is on its way to be whole, the first came later
+        assert asked > 10 * sum(admitted.values()) if share == 0 else any(in_doubt.values())
+
+    async def closed():  # uvloop cannot be closed after an error otherwise
+        async with contextlib.AsyncExitStack() as stack:
+            store = AsyncRedisStore(server.url, prefix=f"learn{next(prefixes)}", deadline=60)
+            stack.push_async_callback(store.close)
+            await main(store)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(closed())

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import select
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 
 import pytest
 import uvloop
@@ -115,8 +115,7 @@ def test_one_asks_for_all_when_a_refusal_is_over(redis_server, clock, cancelled)
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_an_answer_that_is_there_is_taken_before_the_loop_looks(redis_server, clock, loop):
-    async def main():
-        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+    async def main(store):
         limiter = AsyncLimiter("10/second burst 2", store=store)
         assert await limiter.check("k", cost=2)
         assert not await limiter.check("k")
@@ -138,10 +137,15 @@ def test_an_answer_that_is_there_is_taken_before_the_loop_looks(redis_server, cl
         assert os.read(wire.file, 100) == b"not ours"
         os.close(wire.file)
         os.close(other)
-        await store.close()
+
+    async def closed():  # uvloop cannot be closed after an error otherwise
+        async with AsyncExitStack() as stack:
+            store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+            stack.push_async_callback(store.close)
+            await main(store)
 
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
+        runner.run(closed())
 
 
 def test_nobody_waits_long_for_the_answer_to_another(redis_server, clock):
