@@ -18,6 +18,7 @@ from ratekeeper.stores.redis import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import parts, random_cost, walk_limits
 from ratekeeper.units import SECOND
+from tests.servers import Server
 
 numbers = iter(range(1_000_000))
 
@@ -174,6 +175,27 @@ def test_nobody_waits_long_for_the_answer_to_another(redis_server, clock):
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_server_that_dies_when_a_refusal_is_over_holds_nobody_up(clock):
+    server = Server()
+
+    async def main():
+        store = AsyncRedisStore(server.url, clock=clock, deadline=10)
+        limiter = AsyncLimiter("10/second burst 2", store=store)
+        assert await limiter.check("k", cost=2)
+        assert not await limiter.check("k")
+        clock.advance(0.1)
+        server.kill()
+        answers = await asyncio.gather(*[limiter.check("k") for _ in range(20)])
+        assert {answer.reason.partition(": ")[0] for answer in answers} == {"local"}
+        assert [answer.allowed for answer in answers] == [False] * 20  # as the server had told it, but for its share
+        await store.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.close()
 
 
 def test_who_may_be_admitted_or_has_another_loop_asks_for_itself(redis_server, clock):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limit, Limiter
+from ratekeeper import AsyncLimiter, InvalidInput, Limit, Limiter
 from ratekeeper.model import Check, parse_limits
 from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.codec import CheckOne
@@ -249,6 +249,33 @@ def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server, before
         await store.close()
 
     asyncio.run(main())
+
+
+def test_keys_and_costs_that_must_be_looked_at(redis_server):
+    """Keys of other kinds are counted by what they are; a cost that is none takes nothing."""
+    prefix = f"server{next(prefixes)}"
+    limiter = Limiter("9 per 50 days", store=RedisStore(redis_server.url, prefix=prefix, deadline=10))
+    kinds = ["k" * 300, b"k", ("k", 1), "k"]
+
+    class Cost(int):
+        pass
+
+    async def main():
+        store = AsyncRedisStore(redis_server.url, prefix=prefix, deadline=10)
+        other = AsyncLimiter("9 per 50 days", store=store)
+        for wrong in (0, -1, 1.5, "1", None, 2**63):
+            with pytest.raises(InvalidInput):
+                limiter.check("k", wrong)
+            with pytest.raises(InvalidInput):
+                await other.check("k", wrong)
+        for key in kinds:
+            assert limiter.check(key, Cost(2)).remaining == 7
+            assert (await other.check(key, Cost(2))).remaining == 5
+        assert (await other.check(bytearray(b"k"))).remaining == 4
+        await store.close()
+
+    asyncio.run(main())
+    limiter.store.close()
 
 
 def test_one_that_is_likely_to_stay_alone_is_sent_at_once(redis_server):
