@@ -66,8 +66,12 @@ class Front:
         self.lines = Lines()
         self.on_store_error = on_store_error
         self.lease = lease
+        table = self.table()
+        if table is not None:
+            self.serve(table)
 
     asynchronous = False
+    check: Any
     at_once: Callable[..., Decision] | None = None  # a table's check, where admitted means admitted now
 
     def shut(self) -> None:
@@ -98,7 +102,8 @@ class Front:
         make = getattr(self.store, "table", None)
         return None if make is None else make(self.name, self.limits, self.on_store_error, self.lease)
 
-    def serve_at_once(self, table: Any) -> None:
+    def serve(self, table: Any) -> None:
+        self.check = table.check  # the one bypass: the table's own method, with nothing in between
         parts: Any = getattr(self.limits, "limits", (self.limits,))
         if not self.store.blocking and all(part.algorithm != "leaky_bucket" for part in parts):  # that gives turns
             self.at_once = table.check
@@ -171,37 +176,6 @@ class Limiter(Front):
     limiters apart that share a ``store``; by default it is the limit's text.
     """
 
-    def __init__(
-        self,
-        limits: str | Limit | Iterable[str | Limit],
-        *,
-        algorithm: str | None = None,
-        store: str | Store = "memory://",
-        name: str | None = None,
-        clock: Clock | None = None,
-        max_keys: int | None = None,
-        on_store_error: str | None = None,
-        deadline: Seconds | None = None,
-        local_share: float | None = None,
-        lease: str | int | None = None,
-    ) -> None:
-        super().__init__(
-            limits,
-            algorithm=algorithm,
-            store=store,
-            name=name,
-            clock=clock,
-            max_keys=max_keys,
-            on_store_error=on_store_error,
-            deadline=deadline,
-            local_share=local_share,
-            lease=lease,
-        )
-        table = self.table()  # the one bypass: a table's own method, with nothing in between
-        if table is not None:
-            self.check = table.check  # type: ignore[method-assign]
-            self.serve_at_once(table)
-
     def ask(self, operation: str, check: Check) -> Decision:
         flow = ask(operation, (check,))
         return drive(flow, self.store, self.clock, self.lines)[0]
@@ -269,41 +243,13 @@ class AsyncLimiter(Front):
 
     asynchronous = True
 
-    def __init__(
-        self,
-        limits: str | Limit | Iterable[str | Limit],
-        *,
-        algorithm: str | None = None,
-        store: str | Store = "memory://",
-        name: str | None = None,
-        clock: Clock | None = None,
-        max_keys: int | None = None,
-        on_store_error: str | None = None,
-        deadline: Seconds | None = None,
-        local_share: float | None = None,
-        lease: str | int | None = None,
-    ) -> None:
-        super().__init__(
-            limits,
-            algorithm=algorithm,
-            store=store,
-            name=name,
-            clock=clock,
-            max_keys=max_keys,
-            on_store_error=on_store_error,
-            deadline=deadline,
-            local_share=local_share,
-            lease=lease,
-        )
-        table = self.table()
-        if table is not None and self.store.blocking:
-            self.check = table.check  # type: ignore[method-assign]
-        elif table is not None:
-            table_check = table.check
-            self.serve_at_once(table)
+    def serve(self, table: Any) -> None:
+        super().serve(table)
+        if not self.store.blocking:
+            answer = table.check
 
             async def check(key: Key, cost: int = 1) -> Decision:
-                return table_check(key, cost)
+                return answer(key, cost)
 
             self.check = check  # type: ignore[method-assign]
 
