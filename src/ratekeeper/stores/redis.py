@@ -54,7 +54,7 @@ class RedisStore:
         self.settings = Settings(url, **options)
         self.clock = MONOTONIC if clock is None else clock
         self.gives_time = clock is not None
-        self.asks_in_line = not self.gives_time and not self.settings.is_cluster  # what a line writes
+        self.asks_in_line = not self.gives_time and not self.settings.is_cluster  # a line writes no instants
         self.script = compose(given_time=self.gives_time)
         self.lone = lone_start(self.script.sha)
         self.books = Books(self.settings, self.gives_time)
