@@ -91,28 +91,33 @@ class AsyncRedisTable(RedisTable):
             cost = whole_cost(cost)
         link, denial = self.nearest(), self.denials.by_key.get(key)
         if denial is not None and cost >= denial.cost:
-            # One asks whether it is over; others that come meanwhile learn from its answer, or ask then.
-            loop, asking = get_running_loop(), denial.asking
-            if asking is None:
-                if denial.is_just_over(self.limit, cost, self.nanos()):
-                    return await self.ask_for_all(denial, loop, link, key, cost)
-            elif asking[0] is loop:
-                if link is not None:
-                    link.glance()  # the answer may be there, and the loop's turn not over for long
-                known = self.recall.known(key, cost)
-                if known is None:
-                    answered: Future[None] = Future(loop=loop)
-                    asking[1].append(answered)
-                    await answered
-                    known = self.recall.known(key, cost)
-                if known is not None:
-                    return known
+            known = await self.learn(denial, link, key, cost)
+            if known is not None:
+                return known
         if link is not None and link.breaker.is_open and self.desk is not None and (why := link.away()):
             return self.desk.check(key, cost, why)
         try:
             return (await self.ask(link, key, cost))[0]
         except StoreUnavailable as error:
             return self.stand_in(key, cost, error)
+
+    async def learn(self, denial: Denial, link: AsyncLink | None, key: str | bytes, cost: int) -> Decision | None:
+        """Ask whether a refusal is over, for all who come meanwhile, or learn from one who does; None: ask oneself."""
+        loop, asking = get_running_loop(), denial.asking
+        if asking is None:
+            is_over = denial.is_just_over(self.limit, cost, self.nanos())
+            return await self.ask_for_all(denial, loop, link, key, cost) if is_over else None
+        if asking[0] is not loop:
+            return None
+        if link is not None:
+            link.glance()  # the answer may be there, and the loop's turn not over for long
+        known = self.recall.known(key, cost)
+        if known is None:
+            answered: Future[None] = Future(loop=loop)
+            asking[1].append(answered)
+            await answered
+            known = self.recall.known(key, cost)
+        return known
 
     async def ask_for_all(
         self, denial: Denial, loop: AbstractEventLoop, link: AsyncLink | None, key: str | bytes, cost: int
