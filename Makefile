@@ -12,7 +12,7 @@ ARGS ?=
 NATIVE := $(wildcard src/ratekeeper/native/*.[ch] src/ratekeeper/algorithms/*.h)
 
 # Branch coverage of these is 100 %: no clock, no I/O, so no excuse.  What the C core replaces is run without it too.
-FLOORS := src/ratekeeper/algorithms/*,src/ratekeeper/model.py,src/ratekeeper/units.py,src/ratekeeper/keys.py,src/ratekeeper/flow.py
+FLOORS := src/ratekeeper/algorithms/*,src/ratekeeper/limit.py,src/ratekeeper/decision.py,src/ratekeeper/check.py,src/ratekeeper/units.py,src/ratekeeper/keys.py,src/ratekeeper/flow/effects.py,src/ratekeeper/flow/queue.py,src/ratekeeper/flow/acquire.py,src/ratekeeper/flow/settle.py
 
 # Tools and the redis-server that ensure-redis may have put there are found first.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)

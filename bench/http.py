@@ -15,7 +15,7 @@ from typing import Any
 from bench.harness import conditions, table
 from ratekeeper import Policy, Request
 from ratekeeper.adapters.asgi import RateLimitMiddleware
-from ratekeeper.match import Index, Pattern
+from ratekeeper.rules.match import Index, Pattern
 
 ROUNDS = 25
 CALLS = 400

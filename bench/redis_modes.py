@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.harness import conditions, table
 from ratekeeper import AsyncLimiter
-from ratekeeper.stores.aredis import AsyncRedisStore
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from tests.servers import Server
 
 SECONDS = 2.0

@@ -26,10 +26,11 @@ from bench.harness import conditions, table
 from bench.peers import LIMITS_NAMES, THROTTLED_NAMES
 from ratekeeper import Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.model import Check, parse_limits
-from ratekeeper.stores.codec import command
-from ratekeeper.stores.flight import spoken
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis.handshake import spoken
+from ratekeeper.stores.redis.request import command
+from ratekeeper.stores.redis.store import RedisStore
 from tests.servers import Server
 
 ROUNDS = 25

@@ -37,8 +37,8 @@ limit = "1000000/second"
 def serve(words: list[str]) -> None:
     import grpc
 
-    from ratekeeper.service import envoy
-    from ratekeeper.service.answers import TEXT, answer
+    from ratekeeper.service.envoy import server as envoy
+    from ratekeeper.service.http.response import TEXT, answer
     from ratekeeper.service.options import Options
     from ratekeeper.service.worker import Worker, run
 

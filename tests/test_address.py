@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Request
-from ratekeeper.address import Addresses, Networks, parse_address
+from ratekeeper.identity.address import Addresses, Networks, parse_address
 
 PROXY = "10.0.0.1"
 
@@ -130,7 +130,7 @@ def test_the_right_most_untrusted_is_found(peer, chain):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr("ratekeeper.address.MOST_KNOWN", 10)
+    monkeypatch.setattr("ratekeeper.identity.address.MOST_KNOWN", 10)
     addresses = Addresses()
     for number in range(1000):
         assert addresses.find(Request(peer=f"192.0.{number // 256}.{number % 256}")).subject.startswith("192.0.")

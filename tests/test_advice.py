@@ -3,7 +3,7 @@
 import pytest
 
 from ratekeeper import Policy
-from ratekeeper.advice import advise
+from ratekeeper.rules.lint import advise
 
 
 def advice(*rules, **settings):

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ratekeeper import Limiter, __version__, info
-from ratekeeper.cli import app
+from ratekeeper.commands.app import app
 from tests.servers import free_port
 
 RULES = """

@@ -10,11 +10,12 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from ratekeeper import InvalidRules, Policy, Request, headers
-from ratekeeper import schema as schemas
-from ratekeeper.config import parse
+from ratekeeper import InvalidRules, Policy, Request
+from ratekeeper.http import headers
+from ratekeeper.rules import schema as schemas
+from ratekeeper.rules.parse import parse
 
-SOURCE = Path(schemas.__file__).parent
+SOURCE = Path(schemas.__file__).parents[1]
 
 EVERYTHING = """
 store = "memory://"

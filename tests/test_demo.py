@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from ratekeeper import demo
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.demo_http import scene
+from ratekeeper.demo import __main__ as demo
+from ratekeeper.demo.http import scene
 from ratekeeper.testing import FakeClock
 
 COLOUR = re.compile(r"\x1b\[\d+m")
@@ -26,34 +26,34 @@ class Screen(io.StringIO):
 
 
 @pytest.fixture
-def lanes() -> dict[str, demo.Lane]:
+def lanes() -> dict[str, demo.DemoLane]:
     return {lane.name: lane for lane in demo.run(FakeClock(start=12.345678), lambda lanes, tick: None)}
 
 
-def test_every_call_is_accounted_for(lanes: dict[str, demo.Lane]) -> None:
+def test_every_call_is_accounted_for(lanes: dict[str, demo.DemoLane]) -> None:
     assert list(lanes) == list(ALGORITHMS)
     for lane in lanes.values():
         assert len(lane.passed) + len(lane.refused) == sum(demo.PATTERN)
 
 
-def test_the_fixed_window_alone_passes_twice_its_limit_at_the_boundary(lanes: dict[str, demo.Lane]) -> None:
+def test_the_fixed_window_alone_passes_twice_its_limit_at_the_boundary(lanes: dict[str, demo.DemoLane]) -> None:
     most = {name: lane.most_within(200_000) for name, lane in lanes.items()}
     assert most.pop("fixed_window") == 20
     assert most == {"sliding_log": 10, "sliding_window": 10, "token_bucket": 11, "gcra": 11, "leaky_bucket": 2}
 
 
-def test_the_log_never_passes_more_than_its_limit_in_any_second(lanes: dict[str, demo.Lane]) -> None:
+def test_the_log_never_passes_more_than_its_limit_in_any_second(lanes: dict[str, demo.DemoLane]) -> None:
     assert lanes["sliding_log"].most_within(1_000_000) == 10
 
 
-def test_the_leaky_bucket_delays_and_spaces_its_calls(lanes: dict[str, demo.Lane]) -> None:
+def test_the_leaky_bucket_delays_and_spaces_its_calls(lanes: dict[str, demo.DemoLane]) -> None:
     assert [name for name, lane in lanes.items() if lane.longest_wait()] == ["leaky_bucket"]
     assert lanes["leaky_bucket"].longest_wait() == 900_000
     turns = [passed.turn_at for passed in lanes["leaky_bucket"].passed]
     assert min(after - before for before, after in pairwise(turns)) == 100_000
 
 
-def test_gcra_and_token_bucket_agree(lanes: dict[str, demo.Lane]) -> None:
+def test_gcra_and_token_bucket_agree(lanes: dict[str, demo.DemoLane]) -> None:
     assert lanes["gcra"].passed == lanes["token_bucket"].passed
     assert lanes["gcra"].refused == lanes["token_bucket"].refused
 

@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ratekeeper import Policy, Request
-from ratekeeper.events import MOST_SOURCES, Sources
 from ratekeeper.sinks.log import LoggingSink
 from ratekeeper.sinks.opentelemetry import OpenTelemetrySink
 from ratekeeper.sinks.prometheus import PrometheusSink
+from ratekeeper.sinks.top_sources import MOST_SOURCES, TopSources
 from ratekeeper.testing import FakeClock
 
 HERE = "203.0.113.9"
@@ -160,7 +160,7 @@ def test_metrics():
 @pytest.mark.parametrize("by", [1, 50])
 def test_the_busiest_source_is_never_missed(by):
     rng = random.Random(7)
-    sources = Sources()
+    sources = TopSources()
     names = [("busy", by)] * (3000 // by) + [(f"other-{number}", 1) for number in range(20_000)]
     rng.shuffle(names)
     for name, times in names:

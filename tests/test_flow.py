@@ -8,9 +8,11 @@ import threading
 import pytest
 
 from ratekeeper import AsyncLimiter, Closed, Limiter
-from ratekeeper.drive import adrive
-from ratekeeper.flow import Lines, acquire_plan
-from ratekeeper.model import Check, Limit
+from ratekeeper.check import Check
+from ratekeeper.flow.acquire import acquire_plan
+from ratekeeper.flow.drive import adrive
+from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.limit import Limit
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock
 
@@ -75,7 +77,7 @@ def plan(requests, tokens, cost):
 def test_a_plan_waits_until_all_of_it_fits_and_takes_nothing_before():
     async def main():
         clock = FakeClock()
-        store, lines = MemoryStore(clock=clock), Lines()
+        store, lines = MemoryStore(clock=clock), WaitQueue()
         served = []
 
         async def wait(cost, patience=None):
@@ -99,7 +101,7 @@ def test_a_plan_waits_until_all_of_it_fits_and_takes_nothing_before():
 
 def test_a_clock_that_stepped_back_is_foreseen_too():
     clock = FakeClock(start=10**6)
-    store, lines = MemoryStore(clock=clock), Lines()
+    store, lines = MemoryStore(clock=clock), WaitQueue()
     wanted = plan("60/minute burst 2", "600/minute burst 100", 100)
     assert all(store.check(wanted))
     clock.advance(-1000)

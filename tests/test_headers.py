@@ -7,7 +7,7 @@ import http_sf
 import pytest
 
 from ratekeeper import Policy, Request
-from ratekeeper.headers import LARGEST
+from ratekeeper.http.headers import LARGEST
 from ratekeeper.testing import FakeClock
 
 
@@ -231,7 +231,7 @@ def test_dialects():
 
 
 def test_reset_is_the_time_of_full_recovery(monkeypatch):
-    monkeypatch.setattr("ratekeeper.headers.time", lambda: 1_700_000_000.25)
+    monkeypatch.setattr("ratekeeper.http.headers.time", lambda: 1_700_000_000.25)
     assert one("10/minute", ["x-ratelimit"], times=4)[2] == "x-ratelimit-reset: 1700000025"
 
 
@@ -274,8 +274,8 @@ def test_jitter_is_never_early_and_bounded():
 )
 def test_the_quick_way_says_what_the_careful_way_says(limit, monkeypatch):
     """Usual answers are written by a shorter path: the same fields and the same body."""
-    monkeypatch.setattr("ratekeeper.headers.time", lambda: 1_700_000_000.25)
-    monkeypatch.setattr("ratekeeper.verdict.time", lambda: 1_700_000_000.25)
+    monkeypatch.setattr("ratekeeper.http.headers.time", lambda: 1_700_000_000.25)
+    monkeypatch.setattr("ratekeeper.http.verdict.time", lambda: 1_700_000_000.25)
     clock = FakeClock(1_000_000.0)
     policies = [
         Policy.parse({"response": {"cors": cors}, "rules": [{"name": "r", "limit": limit}, *more]}, clock=clock)

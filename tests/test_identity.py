@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Policy, Request
-from ratekeeper.address import Addresses
-from ratekeeper.identity import ApiKey, Caller, Identity, key_of
+from ratekeeper.identity.address import Addresses
+from ratekeeper.identity.identity import ApiKey, Caller, Identity, key_of
 
 PEER = "203.0.113.9"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Request
-from ratekeeper.match import Index, Pattern, segments
+from ratekeeper.rules.match import Index, Pattern, segments
 
 
 def meets(text, request, host=None):
@@ -119,7 +119,7 @@ def test_a_thousand_rules_touch_as_few_nodes_as_ten(monkeypatch):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr("ratekeeper.match.MOST_KNOWN", 10)
+    monkeypatch.setattr("ratekeeper.rules.match.MOST_KNOWN", 10)
     index = Index([[Pattern("/a/*")]])
     for number in range(100):
         assert index.find(Request(path=f"/a/{number}")) == (0,)

@@ -7,7 +7,8 @@ import pytest
 
 from ratekeeper import Decision, Limit, Verdict
 from ratekeeper.algorithms import unlimited
-from ratekeeper.model import UNLIMITED, Check, Several
+from ratekeeper.check import Check
+from ratekeeper.limit import UNLIMITED, LimitSet
 
 YES = Decision(True, 10, 4, 0.0, 6.0, delay=0.5)
 SOON = Decision(False, 5, 0, 2.0, 10.0)
@@ -46,19 +47,19 @@ def test_a_verdict_on_nothing_allows_everything():
 
 
 def test_several_limits_are_a_value():
-    both = Several([Limit.parse("1/second"), Limit.parse("9/minute fixed_window")])
-    assert both == Several(list(both.limits))
-    assert hash(both) == hash(Several(list(both.limits)))
-    assert both != Several(both.limits[:1])
+    both = LimitSet([Limit.parse("1/second"), Limit.parse("9/minute fixed_window")])
+    assert both == LimitSet(list(both.limits))
+    assert hash(both) == hash(LimitSet(list(both.limits)))
+    assert both != LimitSet(both.limits[:1])
     assert both != "1/second"
-    assert repr(both) == "Several([Limit.parse('1/second'), Limit.parse('9/minute fixed_window')])"
+    assert repr(both) == "LimitSet([Limit.parse('1/second'), Limit.parse('9/minute fixed_window')])"
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_values_are_the_same_after_a_copy_and_as_frozen(way):
-    both = Several([Limit.parse("1/second"), Limit.parse("9/minute fixed_window")])
+    both = LimitSet([Limit.parse("1/second"), Limit.parse("9/minute fixed_window")])
     assert way(both) == both
-    with pytest.raises(AttributeError, match="make a new Several"):
+    with pytest.raises(AttributeError, match="make a new LimitSet"):
         way(both).limits = ()
     wanted = way(Check("login", "k", both, 2, "deny"))
     assert (wanted.space, wanted.key, wanted.limit, wanted.cost, wanted.on_store_error) == (

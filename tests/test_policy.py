@@ -303,7 +303,7 @@ def test_reload_is_whole_and_a_bad_file_changes_nothing(tmp_path):
 
 
 def test_the_watcher_reloads_what_changed_and_keeps_what_works(tmp_path, caplog):
-    from ratekeeper.watch import Watcher
+    from ratekeeper.rules.reload import Watcher
 
     path = tmp_path / "rules.json"
     path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}]}')
@@ -378,7 +378,7 @@ def test_watching_needs_a_file():
 
 
 def changed(policy, limit):
-    from ratekeeper import config
+    from ratekeeper.rules import parse as config
 
     policy.replace(config.parse({"rules": [{"name": "r0", "limit": limit}]}))
 
@@ -429,7 +429,7 @@ def test_a_changed_limit_holds_at_once(algorithm, raised, lowered):
 def test_a_store_that_changes_is_opened_and_the_given_one_stays():
     policy, _ = make({"limit": "1/minute"})
     first = policy.store
-    from ratekeeper import config
+    from ratekeeper.rules import parse as config
 
     policy.replace(config.parse({"store": "memory://?max_keys=5", "rules": [{"name": "r0", "limit": "1/minute"}]}))
     assert policy.store is not first

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from ratekeeper import InvalidRules, Policy, Request
-from ratekeeper.tokens import HURRY_FOR, Tokens, fetch_url
+from ratekeeper.identity.jwt import HURRY_FOR, Tokens, fetch_url
 
 SECRET = "a secret that is long enough for every one of them: " + "x" * 32
 FAR = 4_000_000_000
@@ -48,7 +48,7 @@ def policy(**own):
 
 def seen(policy, token, peer="203.0.113.9"):
     """Who is counted, and in which tier."""
-    from ratekeeper.identity import Caller
+    from ratekeeper.identity.identity import Caller
 
     headers = {"Authorization": f"Bearer {token}"}
     caller = Caller(policy.program.identity, Request(peer=peer, headers=headers))
@@ -268,7 +268,7 @@ def test_a_key_set_without_end_is_given_up(monkeypatch):
         with pytest.raises(TimeoutError, match="at most 1,000,000 bytes in 10 seconds"):
             fetch_url(f"http://127.0.0.1:{server.server_port}/")
         slow = iter([0.0])
-        monkeypatch.setattr("ratekeeper.tokens.time.monotonic", lambda: next(slow, 21.0))
+        monkeypatch.setattr("ratekeeper.identity.jwt.time.monotonic", lambda: next(slow, 21.0))
         with pytest.raises(TimeoutError):
             fetch_url(f"http://127.0.0.1:{server.server_port}/")
     finally:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ratekeeper import InvalidLimit, Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
-from ratekeeper.model import MOST_DRAIN, MOST_TICKS, Several, fraction_above, parse_limits
+from ratekeeper.limit import MOST_DRAIN, MOST_TICKS, LimitSet, fraction_above, parse_limits
 from ratekeeper.units import SPELLINGS, UNITS, format_period
 
 SECOND = 1_000_000
@@ -108,7 +108,7 @@ def test_unlimited_is_a_limit_that_limits_nothing():
 
 def test_lists_hold_together_and_unlimited_adds_nothing():
     both = parse_limits(["10/second", "1000/hour"])
-    assert isinstance(both, Several)
+    assert isinstance(both, LimitSet)
     assert str(both) == "10/second, 1000/hour"
     assert parse_limits(["10/second", "unlimited", "10/second"]) == Limit.parse("10/second")
     assert parse_limits(["unlimited"]).is_unlimited

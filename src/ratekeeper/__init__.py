@@ -7,6 +7,7 @@
 (True, 100, 99)
 """
 
+from ratekeeper.decision import Decision, Verdict
 from ratekeeper.errors import (
     AlreadySettled,
     Closed,
@@ -20,17 +21,16 @@ from ratekeeper.errors import (
     RatekeeperError,
     StoreUnavailable,
 )
+from ratekeeper.limit import Limit
 from ratekeeper.limiter import AsyncLimiter, Limiter
-from ratekeeper.model import Decision, Limit, Verdict
 from ratekeeper.native import info
 from ratekeeper.stores import MemoryStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ratekeeper.policy import Policy
-    from ratekeeper.request import Request
-
-__version__ = "0.1.0"
+    from ratekeeper.identity.request import Request
+    from ratekeeper.rules.policy import Policy
+    from ratekeeper.version import __version__ as __version__
 
 __all__ = [
     "AlreadySettled",
@@ -57,15 +57,19 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Policy and Request are loaded when first asked for: a program that only limits never pays for them."""
+    """Load Policy, Request and the version on first use: a program that only limits never pays for them."""
     if name == "Policy":
-        from ratekeeper.policy import Policy
+        from ratekeeper.rules.policy import Policy
 
         return Policy
     if name == "Request":
-        from ratekeeper.request import Request
+        from ratekeeper.identity.request import Request
 
         return Request
+    if name == "__version__":
+        from ratekeeper.version import __version__
+
+        return __version__
     raise AttributeError(f"module 'ratekeeper' has no attribute {name!r}")
 
 

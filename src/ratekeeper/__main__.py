@@ -18,7 +18,7 @@ WRONG = 2  # as for every other mistake
 def main() -> None:
     """Run the command line."""
     try:
-        from ratekeeper.cli import main as run
+        from ratekeeper.commands.app import main as run
 
         run()
     except ModuleNotFoundError as error:

@@ -6,9 +6,9 @@ from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ratekeeper.check import whole_cost
 from ratekeeper.errors import InvalidInput, LimitExceeded, shown
 from ratekeeper.keys import encode
-from ratekeeper.model import whole_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable

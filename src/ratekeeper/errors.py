@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ratekeeper.model import Decision
+    from ratekeeper.decision import Decision
 
 
 class RatekeeperError(Exception):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ratekeeper.drive import adrive, drive
+from ratekeeper.check import Check, whole_cost
 from ratekeeper.errors import Closed, InvalidInput, InvalidStore, shown
-from ratekeeper.flow import Lines, acquire, ask
+from ratekeeper.flow.acquire import acquire
+from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.flow.settle import ask
 from ratekeeper.keys import encode
-from ratekeeper.model import Check, parse_limits, whole_cost
-from ratekeeper.stores import expect_options, expect_store, open_store
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores import open_store
+from ratekeeper.stores.options import expect_options, expect_store
 from ratekeeper.units import to_micros
 
 TYPE_CHECKING = False
@@ -16,10 +20,11 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TypeVar, overload
 
     from ratekeeper.clock import Clock
+    from ratekeeper.decision import Decision
     from ratekeeper.keys import Key
-    from ratekeeper.model import Decision, Limit
+    from ratekeeper.limit import Limit
     from ratekeeper.reservation import AsyncReservation, Reservation
-    from ratekeeper.stores import Store
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -63,7 +68,7 @@ class Front:
         else:
             expect_store(store)
             self.store = store
-        self.lines = Lines()
+        self.lines = WaitQueue()
         self.on_store_error = on_store_error
         self.lease = lease
         table = self.table()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ratekeeper.drive import adrive, drive
+from ratekeeper.check import whole_cost
 from ratekeeper.errors import AlreadySettled, InvalidInput, LimitExceeded
-from ratekeeper.flow import acquire, renew, settle
-from ratekeeper.model import whole_cost
+from ratekeeper.flow.acquire import acquire
+from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.flow.settle import renew, settle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from ratekeeper.flow import Flow
-    from ratekeeper.heartbeat import Heartbeat
+    from ratekeeper.check import Check
+    from ratekeeper.decision import Decision
+    from ratekeeper.flow.effects import Flow
+    from ratekeeper.flow.heartbeat import Heartbeat
     from ratekeeper.limiter import AsyncLimiter, Limiter
-    from ratekeeper.model import Check, Decision
 
 
 class Reservation:
@@ -114,7 +116,7 @@ class AsyncReservation(Reservation):
         await self.take()
         self.__enter__()
         if self.taken.limit.is_leased:
-            from ratekeeper.heartbeat import Heartbeat
+            from ratekeeper.flow.heartbeat import Heartbeat
 
             self.heartbeat = Heartbeat(self.taken.limit.micros, self.keep)  # type: ignore[union-attr]
         return self

@@ -7,7 +7,7 @@ import pytest
 
 from ratekeeper import Policy, Request
 from ratekeeper.adapters.asgi import RateLimitMiddleware
-from ratekeeper.model import Check
+from ratekeeper.check import Check
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import CASES, HERE, Answer, Step, rules, run
 

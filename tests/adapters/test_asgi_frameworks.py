@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient as StarletteClient
 
 from ratekeeper.adapters.asgi import RateLimitMiddleware
-from ratekeeper.adapters.template import route_of
+from ratekeeper.adapters.route_template import route_of
 from tests.adapters.cases import CASES, Answer, rules, run
 
 METHODS = ["GET", "HEAD", "POST", "OPTIONS"]

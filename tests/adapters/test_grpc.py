@@ -20,7 +20,7 @@ from google.rpc.status_pb2 import Status
 
 from ratekeeper import Policy, Request
 from ratekeeper.adapters.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor, peer_of
-from ratekeeper.adapters.rpc_status import status_of
+from ratekeeper.adapters.grpc_status import status_of
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import CASES, Answer, rules, run
 

@@ -7,7 +7,7 @@ from ratekeeper import InvalidInput, Limit
 from ratekeeper.adapters.asgi import RateLimitMiddleware
 from ratekeeper.adapters.fastapi import RateLimit
 from ratekeeper.adapters.flask import RateLimiter
-from ratekeeper.adapters.route import RouteLimit
+from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 NO_LIMIT = "limits: expected a limit or a list of them, got 5."

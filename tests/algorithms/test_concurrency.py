@@ -8,8 +8,9 @@ import uuid
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, LimitExceeded, MemoryStore
+from ratekeeper.check import Check
 from ratekeeper.errors import AlreadySettled, InvalidInput, InvalidLimit
-from ratekeeper.model import Check, parse_limits
+from ratekeeper.limit import parse_limits
 from ratekeeper.stores import open_store
 from ratekeeper.stores.shared import SharedStore, remove
 from ratekeeper.testing import FakeClock

@@ -17,7 +17,7 @@ import yaml
 from typer.main import get_command
 
 from ratekeeper import Policy
-from ratekeeper.cli import app
+from ratekeeper.commands.app import app
 from tests.service.running import running
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -131,7 +131,7 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_every_key_of_a_rules_file_is_documented() -> None:
-    from ratekeeper.schema import RULE, RULES
+    from ratekeeper.rules.schema import RULE, RULES
 
     page = (DOCS / "reference" / "rules.md").read_text("utf-8")
     for name in [*RULES["properties"], *RULE["properties"]]:

@@ -3,10 +3,15 @@
 import pytest
 
 from ratekeeper import Decision, Limit
-from ratekeeper.drive import drive
+from ratekeeper.check import Check
+from ratekeeper.decision import decided
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.flow import Ask, Lines, Sleep, Turn, acquire, check, foresee, renew, settle
-from ratekeeper.model import MOST_LEASES, Check, decided
+from ratekeeper.flow.acquire import acquire
+from ratekeeper.flow.drive import drive
+from ratekeeper.flow.effects import Ask, Sleep, Turn
+from ratekeeper.flow.queue import WaitQueue, foresee
+from ratekeeper.flow.settle import ask, renew, settle
+from ratekeeper.limit import MOST_LEASES
 from ratekeeper.testing import FakeClock
 
 LIMIT = Limit.parse("1/second")
@@ -29,7 +34,7 @@ def read(effect):
 
 
 def test_a_free_place_is_taken_at_once():
-    lines, clock = Lines(), FakeClock()
+    lines, clock = WaitQueue(), FakeClock()
     flow = acquire(lines, wanted(), None, clock)
     assert read(next(flow)) == ("Ask", "check")  # who waits for ever need not foresee for how long
     assert result(flow, (YES,)) is YES
@@ -37,7 +42,7 @@ def test_a_free_place_is_taken_at_once():
 
 
 def test_a_refusal_is_slept_off():
-    lines, clock = Lines(), FakeClock()
+    lines, clock = WaitQueue(), FakeClock()
     flow = acquire(lines, wanted(), 5_000_000, clock)
     next(flow)
     assert read(flow.send((0, (1_000_000,)))) == ("Ask", "check")
@@ -48,7 +53,7 @@ def test_a_refusal_is_slept_off():
 
 def test_a_refusal_for_ever_is_not_slept_off():
     """While a store is away its stand-in has a share of the limit, which may be too small for a cost."""
-    lines = Lines()
+    lines = WaitQueue()
     flow = acquire(lines, wanted(), None, FakeClock())
     next(flow)
     never = Decision(False, 1, 0, None, 1.0)
@@ -57,7 +62,7 @@ def test_a_refusal_for_ever_is_not_slept_off():
 
 
 def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
-    lines, clock = Lines(), FakeClock()
+    lines, clock = WaitQueue(), FakeClock()
     ahead = lines.join("key", (1,))
     flow = acquire(lines, wanted(), 3_000_000, clock)
     next(flow)
@@ -71,7 +76,7 @@ def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
 
 
 def test_a_turn_that_has_come_wakes_at_once():
-    lines, woken = Lines(), []
+    lines, woken = WaitQueue(), []
     first, second = lines.join("key", (1,)), lines.join("key", (1,))
     lines.when_first(first, lambda: woken.append("first"))
     lines.when_first(second, lambda: woken.append("second"))
@@ -83,7 +88,7 @@ def test_a_turn_that_has_come_wakes_at_once():
 
 
 def test_whoever_leaves_from_the_middle_wakes_nobody():
-    lines, woken = Lines(), []
+    lines, woken = WaitQueue(), []
     tickets = [lines.join("key", (1,)) for _ in range(3)]
     for ticket in tickets:
         foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket)
@@ -96,14 +101,14 @@ def test_whoever_leaves_from_the_middle_wakes_nobody():
 
 
 def test_a_cost_ahead_that_can_never_pass_holds_up_nobody():
-    lines = Lines()
+    lines = WaitQueue()
     lines.join("key", (99,))
     ticket = lines.join("key", (1,))
     assert foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket) == 0
 
 
 def test_what_cannot_be_foreseen_is_tried():
-    lines, clock = Lines(), FakeClock()
+    lines, clock = WaitQueue(), FakeClock()
     flow = acquire(lines, wanted(), 1_000, clock)
     next(flow)
     assert read(flow.throw(StoreUnavailable("redis://x", "is gone"))) == ("Ask", "check")
@@ -111,7 +116,7 @@ def test_what_cannot_be_foreseen_is_tried():
 
 
 def test_a_queue_whose_turn_comes_too_late_is_left_again():
-    lines, clock = Lines(), FakeClock()
+    lines, clock = WaitQueue(), FakeClock()
     leaky = Limit.parse("1/second burst 9 leaky_bucket")
     flow = acquire(lines, wanted(limit=leaky), 1_000_000, clock)
     next(flow)
@@ -125,7 +130,7 @@ def test_a_queue_whose_turn_comes_too_late_is_left_again():
 
 
 def test_an_exception_while_waiting_in_a_queue_gives_the_place_back():
-    lines, clock = Lines(), FakeClock()
+    lines, clock = WaitQueue(), FakeClock()
     flow = acquire(lines, wanted(limit=Limit.parse("1/second burst 9 leaky_bucket")), None, clock)
     next(flow)
     assert isinstance(flow.send((Decision(True, 9, 5, 0.0, 4.0, delay=3.0),)), Sleep)
@@ -135,13 +140,11 @@ def test_an_exception_while_waiting_in_a_queue_gives_the_place_back():
 
 
 def test_a_store_that_fails_is_stood_in_for():
-    flow = check((wanted(),))
+    flow = ask("check", (wanted(),))
     assert read(next(flow)) == ("Ask", "check")
     stand_in = flow.throw(StoreUnavailable("redis://x", "is gone"))
     assert (stand_in.operation, stand_in.arguments[0]) == ("stand_in", "check")
-    verdict = result(flow, (YES,))
-    assert verdict.allowed
-    assert verdict.names == ("space",)
+    assert result(flow, (YES,)) == (YES,)
 
 
 def test_settling_asks_for_the_difference():
@@ -157,7 +160,7 @@ def test_a_driver_passes_errors_of_the_store_into_the_flow():
             raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        drive(check((wanted(),)), Broken(), FakeClock(), Lines())
+        drive(ask("check", (wanted(),)), Broken(), FakeClock(), WaitQueue())
 
 
 def test_a_refund_that_the_store_cannot_take_says_how_things_stand_here():
@@ -225,7 +228,7 @@ def test_where_there_is_no_room_for_two_the_old_lease_ends_first(limit, has_room
 
 def test_a_forked_child_begins_with_empty_lines():
     """In the child itself nobody measures what is run: see also tests/test_flow.py."""
-    lines, clock = Lines(), FakeClock()
+    lines, clock = WaitQueue(), FakeClock()
     before = acquire(lines, wanted(), None, clock)
     next(before)
     lines.in_child()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.lab import columns
-from ratekeeper.lab.columns import Columns
-from ratekeeper.lab.logs import Reader
+from ratekeeper.lab import log_columns as columns
+from ratekeeper.lab.log_columns import Columns
+from ratekeeper.lab.log_lines import LineReader
 from ratekeeper.native import core
 
 KINDS = [Columns] if core is None else [Columns, core.Columns]
@@ -18,7 +18,7 @@ LINE = b'1.2.3.4 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 5'
 
 def seen(piece, zone, kind=None):
     """All that a reader makes of a piece; with no kind, line by line on the slow path."""
-    reader = Reader("access.log", format="common", zone=zone, wants_facts=kind is None)
+    reader = LineReader("access.log", format="common", zone=zone, wants_facts=kind is None)
     if kind is not None:
         reader.columns = kind(zone == "written")
     block = reader.read(piece)

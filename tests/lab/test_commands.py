@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ratekeeper.cli import app
+from ratekeeper.commands.app import app
 from ratekeeper.lab import load_trace
 
 SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"

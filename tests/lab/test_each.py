@@ -9,10 +9,11 @@ import pytest
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.check import Check
 from ratekeeper.keys import encode
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
-from ratekeeper.lab.each import FOR_EVER, check_each, each_of
-from ratekeeper.model import Check, parse_limits
+from ratekeeper.lab.decide_batch import FOR_EVER, check_each, each_of
+from ratekeeper.limit import parse_limits
 from ratekeeper.native import core
 from ratekeeper.stores.memory import MemoryStore
 

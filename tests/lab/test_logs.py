@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput
-from ratekeeper.lab.logs import Block, Reader, better_zone
-from ratekeeper.lab.stamps import parse_stamp
+from ratekeeper.lab.log_lines import Block, LineReader, better_zone
+from ratekeeper.lab.timestamps import parse_stamp
 
 SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
 NOON = int(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()) * 1_000_000
 
 
 def read(*lines, **options):
-    reader = Reader("access.log", **options)
+    reader = LineReader("access.log", **options)
     block = reader.read("".join(line + "\n" for line in lines).encode("utf-8", "surrogatepass"))
     events = [
         (at, client, text, block.facts.get(place))
@@ -93,7 +93,7 @@ def test_the_fast_path_reads_what_the_slow_one_reads(rows):
     ]
     for zone in ("written", "ignored"):
         events, reader = read(*lines, zone=zone)
-        slow = Reader("access.log", format="common", zone=zone)
+        slow = LineReader("access.log", format="common", zone=zone)
         block = slow.read_slow_lines(lines)
         assert [event[:3] for event in events] == list(zip(block.times, block.clients, block.texts, strict=True))
         assert (reader.bad, reader.lines) == (slow.bad, slow.lines)
@@ -191,7 +191,7 @@ def test_blocks_keep_facts_with_their_events():
 )  # fmt: skip
 def test_mistakes_are_told(options, message):
     with pytest.raises(InvalidInput) as error:
-        Reader("x", **options)
+        LineReader("x", **options)
     assert str(error.value) == message
 
 

@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput, Limit, Policy, Request, StoreUnavailable, lab
-from ratekeeper.address import Addresses
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.lab import search, tally
+from ratekeeper.identity.address import Addresses
+from ratekeeper.lab import counts as tally
+from ratekeeper.lab import suggest as search
 from ratekeeper.lab.clock import VirtualClock
-from ratekeeper.lab.decider import Decider, Peers
-from ratekeeper.lab.logs import Block
+from ratekeeper.lab.decide_log import LogDecider, Peers
+from ratekeeper.lab.log_lines import Block
+from ratekeeper.lab.outcome import plain_cell
 from ratekeeper.lab.plots import save_replay
-from ratekeeper.lab.replay import plain_cell
+from ratekeeper.lab.replay_text import clean
 from ratekeeper.lab.report import write_replay
-from ratekeeper.lab.summary import clean
 from ratekeeper.testing import FakeClock
 
 SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
@@ -54,7 +55,7 @@ events = st.lists(
 @given(events, st.sampled_from([ONE, MANY, WHOLE]), st.integers(1, 40))
 def test_each_way_decides_what_the_policy_decides(found, given_rules, size):
     clock = VirtualClock()
-    decider = Decider(Policy.parse(given_rules, clock=clock), clock)
+    decider = LogDecider(Policy.parse(given_rules, clock=clock), clock)
     refused = []
     for start in range(0, len(found), size):
         times, clients, texts = zip(*found[start : start + size], strict=True)
@@ -191,8 +192,8 @@ def test_suggestions_hold_what_they_promise():
 
 def test_memory_is_bounded_by_live_clients_and_shares_stay_true():
     clock = VirtualClock()
-    decider = Decider(Policy.parse(ONE, clock=clock), clock)
-    counted = tally.Tally(["rule0"], most_clients=100)
+    decider = LogDecider(Policy.parse(ONE, clock=clock), clock)
+    counted = tally.ReplayCounts(["rule0"], most_clients=100)
     for minute in range(50):
         names = [f"10.0.{minute}.{number}" for number in range(40)] + ["6.6.6.6"] * 20
         block = Block([EPOCH + minute * 60_000_000 + number for number in range(60)], names, ["GET / HTTP/1.1"] * 60)

@@ -10,8 +10,8 @@ import pytest
 
 from ratekeeper import InvalidInput, lab
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.lab.pictures import curve, ticks_of
 from ratekeeper.lab.report import first_limit, headline, replay_page, simulation_page, write_replay
+from ratekeeper.lab.svg import curve, ticks_of
 
 SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
 RULES = Path(__file__).parents[2] / "examples" / "lab" / "rules.toml"

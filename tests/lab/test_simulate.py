@@ -9,10 +9,11 @@ import pytest
 
 from ratekeeper import InvalidInput, Limiter, lab
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.lab import each, measure
+from ratekeeper.lab import decide_batch as each
+from ratekeeper.lab import measure
 from ratekeeper.lab.clock import VirtualClock
-from ratekeeper.lab.plots import lanes_as_text
 from ratekeeper.lab.simulate import lanes_of
+from ratekeeper.lab.text import lanes_as_text
 from ratekeeper.testing import FakeClock
 
 

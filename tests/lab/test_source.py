@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput
-from ratekeeper.lab import source
-from ratekeeper.lab.logs import Reader
-from ratekeeper.lab.source import Source, merged
+from ratekeeper.lab import log_stream as source
+from ratekeeper.lab.log_lines import LineReader
+from ratekeeper.lab.log_stream import Source, merged
 
 
 def line(second, client="1.1.1.1", path="/"):
@@ -24,7 +24,7 @@ def line(second, client="1.1.1.1", path="/"):
 
 
 def read(*paths):
-    sources = [Source(str(path), Reader(str(path))) for path in paths]
+    sources = [Source(str(path), LineReader(str(path))) for path in paths]
     events = [
         event
         for block in merged(sources)
@@ -155,4 +155,4 @@ def test_the_standard_input_is_a_dash(monkeypatch):
 
 def test_a_missing_file_is_told():
     with pytest.raises(InvalidInput, match=r"^nothing.log: expected a log file that can be read, but No such file"):
-        Source("nothing.log", Reader("nothing.log"))
+        Source("nothing.log", LineReader("nothing.log"))

@@ -13,7 +13,8 @@ import pytest
 
 from ratekeeper import Decision, Limiter, native
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.model import Check, parse_limits
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
 from ratekeeper.testing import FakeClock
 
 if native.core is None:

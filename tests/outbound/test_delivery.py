@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ratekeeper import Limiter, LimitExceeded
 from ratekeeper.errors import InvalidInput
 from ratekeeper.outbound import Retry, TooLate
-from ratekeeper.outbound.holds import Holds
+from ratekeeper.outbound.cooldown import Cooldowns
 from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport, PacingTimeout
 from ratekeeper.stores.memory import MemoryStore
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests.servers import nobody
 
@@ -212,11 +212,11 @@ def test_a_hold_is_shared_through_the_store_and_the_later_end_stays():
             second.get(URL, extensions={"ratekeeper": {"max_wait": 1}})
         second.get(URL)
     assert two.times == [60.0]
-    holds = Holds("h", clock, 0)
+    holds = Cooldowns("h", clock, 0)
     for micros, left in ((5_000_000, 5.0), (2_000_000, 5.0), (9_000_000, 9.0)):
         for effect in holds.tell("k", micros):
             store.take(*effect.arguments)
-        other = Holds("h", clock, 0)
+        other = Cooldowns("h", clock, 0)
         flow = other.find("k")
         effect = next(flow)
         with pytest.raises(StopIteration) as done:

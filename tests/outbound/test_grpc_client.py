@@ -11,11 +11,11 @@ import pytest
 
 from ratekeeper import Policy
 from ratekeeper.adapters.grpc import RateLimitInterceptor
-from ratekeeper.adapters.rpc_status import status_of
+from ratekeeper.adapters.grpc_status import status_of
 from ratekeeper.errors import LimitExceeded
 from ratekeeper.outbound import Retry, TooLate
 from ratekeeper.outbound.grpc import PacedInterceptor, PacingTimeout, paced_interceptors
-from ratekeeper.outbound.told import read_grpc
+from ratekeeper.outbound.response_limits import read_grpc
 from ratekeeper.testing import FakeClock
 
 SURE = Retry(max_retries=3, first=0.0)  # waits exactly as told

@@ -8,7 +8,7 @@ import pytest
 
 from ratekeeper.outbound import Pace, TooLate, pace
 from ratekeeper.outbound import pace as pace_module
-from ratekeeper.outbound.route import paced_limit
+from ratekeeper.outbound.limits import paced_limit
 from ratekeeper.testing import FakeClock
 
 

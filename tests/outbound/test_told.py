@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ratekeeper.outbound.fields import Token, parse_dictionary, parse_list
-from ratekeeper.outbound.moments import LONGEST, http_date, wait_until
-from ratekeeper.outbound.told import Quota, Told, read, read_grpc
+from ratekeeper.outbound.dates import LONGEST, http_date, wait_until
+from ratekeeper.outbound.response_limits import Quota, ServerLimits, read, read_grpc
+from ratekeeper.outbound.structured_fields import Token, parse_dictionary, parse_list
 
 NOW = 1_794_821_400.0  # Mon, 16 Nov 2026 09:30:00 GMT
 DATE = ("Date", "Mon, 16 Nov 2026 09:30:00 GMT")
@@ -167,7 +167,7 @@ def test_the_last_of_doubled_parameters_counts():
 def test_a_cached_response_says_nothing():
     headers = [DATE, ("Retry-After", "9"), ("RateLimit", '"a";r=0;t=4')]
     for cached in (("Age", "3"), ("X-From-Cache", "1")):
-        assert read([*headers, cached], NOW) == Told()
+        assert read([*headers, cached], NOW) == ServerLimits()
     assert read([*headers, ("Age", "0")], NOW).wait == 9.0
     assert read([*headers, ("Age", "old")], NOW).wait == 9.0
 

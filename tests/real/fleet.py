@@ -7,8 +7,9 @@ import time
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.model import Check, parse_limits
-from ratekeeper.stores.aredis import AsyncRedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 
 PROCESSES = 4
 TASKS = 64

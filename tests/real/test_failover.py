@@ -10,11 +10,12 @@ import time
 import pytest
 
 from ratekeeper import Limit, Limiter
-from ratekeeper.model import Check, parse_limits
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.cluster import slot_of
-from ratekeeper.stores.ledger import Ledger
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.layout import RecordLayout
+from ratekeeper.stores.redis.store import RedisStore
+from ratekeeper.stores.redis.topology import slot_of
 from tests.real.load import Load
 from tests.servers import Cluster, Sentinel, Server
 from tests.stores.test_cluster import move_slot
@@ -92,7 +93,7 @@ def cluster():
 
 def key_on(cluster, server, limit):
     """A key that this server has."""
-    ledger = Ledger("load", limit, b"rk")
+    ledger = RecordLayout("load", limit, b"rk")
     return next(key for key in map(str, range(1000)) if cluster.owner(slot_of(ledger.name(key))) is server)
 
 
@@ -131,7 +132,7 @@ def test_a_dead_master_takes_only_its_own_keys_along(cluster, kind):
 def test_slots_that_move_to_and_fro_under_load(cluster):
     limit = Limit.parse(f"{LIMIT} per 50 days")
     key = key_on(cluster, cluster.servers[0], limit)
-    slot = slot_of(Ledger("load", limit, b"rk").name(key))
+    slot = slot_of(RecordLayout("load", limit, b"rk").name(key))
     source, target = cluster.servers[:2]
     with Load("async", limit, cluster.url, keys=(key,), deadline=5, on_store_error="deny") as load:
         load.wait(lambda decision: decision.reason == "")
@@ -152,7 +153,7 @@ def test_records_of_one_caller_that_move_one_by_one_are_never_taken_apart(cluste
     limit = parse_limits(
         [f"{LIMIT} per 50 days", f"{LIMIT} per 49 days sliding_log", "60 per 1 millisecond sliding_log"]
     )
-    ledger = Ledger("load", limit, b"rk")
+    ledger = RecordLayout("load", limit, b"rk")
     key = next(key for key in map(str, range(1000)) if cluster.owner(slot_of(ledger.name(key))) is cluster.servers[0])
     slot = slot_of(ledger.name(key))
     source, target = cluster.servers[:2]

@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
-from ratekeeper.model import Check
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.store import RedisStore
 from tests.real.load import Load
 from tests.real.proxy import Proxy
 from tests.servers import Server

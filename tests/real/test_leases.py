@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ratekeeper import Limiter
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.stores.redis.store import RedisStore
 from tests.real.load import Lag
 
 pytestmark = pytest.mark.real

@@ -12,10 +12,11 @@ import time
 import pytest
 
 from ratekeeper import Limit, Limiter
-from ratekeeper.model import Check, parse_limits
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.cluster import slot_of
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.store import RedisStore
+from ratekeeper.stores.redis.topology import slot_of
 from tests.real.load import Load
 from tests.real.test_faults import busy, full
 from tests.servers import Cluster, Server

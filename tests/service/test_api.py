@@ -8,8 +8,8 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from ratekeeper import Decision
+from ratekeeper.service.http.routes import AT_ONCE
 from ratekeeper.service.options import Bounds
-from ratekeeper.service.site import AT_ONCE
 from ratekeeper.stores import SCHEMES
 from tests.service.running import ANY, running
 
@@ -217,7 +217,7 @@ def test_whoever_is_refused_is_seen_by_digest_at_every_door():
 
 def test_the_openapi_document_names_the_paths_that_are_served(service):
     document = service.call("GET", "/openapi.json")[2]
-    assert document == json.loads(files("ratekeeper.service").joinpath("openapi.json").read_text())
+    assert document == json.loads(files("ratekeeper.service.http").joinpath("openapi.json").read_text())
     assert set(document["paths"]) == set(service.worker.site.paths) - {"/"}
 
 

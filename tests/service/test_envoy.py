@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ratekeeper import Decision, Limit
 from ratekeeper.errors import InvalidRules
-from ratekeeper.service import envoy, wire
-from ratekeeper.service.descriptors import Descriptors, Rate, load
+from ratekeeper.service.envoy import answer as wire
+from ratekeeper.service.envoy import server as envoy
+from ratekeeper.service.envoy.config import Descriptors, Rate, load
 from tests.service.running import ANY, running
 
 CONFIG = Path(__file__).parent / "ratelimit.yaml"

@@ -6,9 +6,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratekeeper.service import http
-from ratekeeper.service.answers import TEXT, answer
-from ratekeeper.service.http import HttpDoor, HttpGuest
+from ratekeeper.service.http import server as http
+from ratekeeper.service.http.response import TEXT, answer
+from ratekeeper.service.http.server import HttpConnection, HttpListener
 from ratekeeper.service.options import Bounds
 
 LINES = st.lists(
@@ -63,16 +63,16 @@ def told(parts, *, taught=None, learns=True):
         return answer(200, b"%d" % len(calls), TEXT)
 
     async def run():
-        door = HttpDoor(route, Bounds())
+        door = HttpListener(route, Bounds())
         if not learns:
             door.learn = lambda part, call: None
         else:
             for part in parts if taught is None else taught:
-                before = HttpGuest(door)
+                before = HttpConnection(door)
                 before.connection_made(Transport())
                 before.data_received(part)
             calls.clear()
-        guest = HttpGuest(door)
+        guest = HttpConnection(door)
         guest.connection_made(Transport())
         for part in parts:
             guest.data_received(part)

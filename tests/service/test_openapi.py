@@ -9,7 +9,7 @@ from openapi_spec_validator import validate
 
 from tests.service.running import running
 
-DOCUMENT = json.loads(files("ratekeeper.service").joinpath("openapi.json").read_text())
+DOCUMENT = json.loads(files("ratekeeper.service.http").joinpath("openapi.json").read_text())
 RULES = """
 trusted_proxies = ["127.0.0.1"]
 [[rules]]

@@ -13,9 +13,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ratekeeper import Policy
-from ratekeeper.service.keeper import Keeper
+from ratekeeper.service.decider import Decider
 from ratekeeper.service.options import Bounds, Options
-from ratekeeper.service.resp import RespDoor
+from ratekeeper.service.resp import RespListener
 from ratekeeper.testing import FakeClock
 from tests.service.running import ANY, running
 
@@ -68,7 +68,7 @@ def test_throttle_answers_as_redis_cell_does_at_every_instant():
     async def run():
         clock = FakeClock()
         options = Options()
-        door = RespDoor(Keeper(Policy.parse({"rules": []}, clock=clock), options), options.bounds)
+        door = RespListener(Decider(Policy.parse({"rules": []}, clock=clock), options), options.bounds)
         at = 0
         for instant, quantity, expected in cases:
             clock.advance((instant - at) / 1000)

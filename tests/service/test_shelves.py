@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from ratekeeper.native import core
-from ratekeeper.service import shelves
+from ratekeeper.service import retired_limits as shelves
 from ratekeeper.stores.shared import SharedStore, remove
 from tests.service.running import ANY, running
 

@@ -1,6 +1,6 @@
 """When a store is asked again after it failed."""
 
-from ratekeeper.stores.breaker import LATEST, SOONEST, Breaker
+from ratekeeper.stores.redis.breaker import LATEST, SOONEST, Breaker
 
 
 def test_one_failure_opens_it_and_one_answer_closes_it():

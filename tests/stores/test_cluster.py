@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
-from ratekeeper.model import Check
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.cluster import Slots, slot_of
-from ratekeeper.stores.ledger import Ledger
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.layout import RecordLayout
+from ratekeeper.stores.redis.store import RedisStore
+from ratekeeper.stores.redis.topology import SlotMap, slot_of
 from ratekeeper.testing import StoreContract
 from tests.stores.test_redis import ENDLESS
 
@@ -67,7 +67,7 @@ def test_slots_are_those_of_the_server(redis_cluster):
 
 
 def test_user_text_chooses_no_slot_and_shows_in_no_name():
-    ledger = Ledger("log{in}", Limit.parse("5/minute"))
+    ledger = RecordLayout("log{in}", Limit.parse("5/minute"))
     names = [ledger.name(f"{{t.g}}:{number}") for number in range(3_000)]
     assert len(set(names)) == 3_000
     assert all(b"t.g" not in name and name.startswith(b"rk:log_in_:{") for name in names)
@@ -76,13 +76,13 @@ def test_user_text_chooses_no_slot_and_shows_in_no_name():
         thirds[slot_of(name) * 3 // 16384] += 1
     assert all(800 < count < 1200 for count in thirds)
     # What belongs to one caller stays together: the record, and the logs beside it.
-    both = Ledger("s", Limit.parse("5/minute"))
+    both = RecordLayout("s", Limit.parse("5/minute"))
     assert slot_of(both.name("k")) == slot_of(both.name("k") + b".1r")
 
 
 def test_a_secret_keys_the_digests():
     plain, keyed, other = (
-        Ledger("s", Limit.parse("5/minute"), secret=secret) for secret in (b"", b"one secret", b"another")
+        RecordLayout("s", Limit.parse("5/minute"), secret=secret) for secret in (b"", b"one secret", b"another")
     )
     assert len({ledger.name("10.0.0.1") for ledger in (plain, keyed, other)}) == 3
 
@@ -140,7 +140,7 @@ def test_a_slot_that_moves_under_load_loses_and_grants_nothing(redis_cluster):
     prefix = f"c{next(prefixes)}"
     limit = Limit.parse("400 per 50 days")
     key = "the one that moves"
-    slot = slot_of(Ledger("moving", limit, prefix.encode()).name(key))
+    slot = slot_of(RecordLayout("moving", limit, prefix.encode()).name(key))
     source = redis_cluster.owner(slot)
     target = next(server for server in redis_cluster.servers if server is not source)
 
@@ -181,7 +181,7 @@ def test_no_key_is_left_without_a_time_to_live(redis_cluster):
 
 
 def test_a_map_with_holes_is_an_unavailable_store():
-    slots = Slots([("a", 1)])
+    slots = SlotMap([("a", 1)])
     slots.learn([[0, 100, [b"", 7000, b"id"]], [101, 16383, [b"b", 7001, b"id"]]], ("a", 1))
     assert (slots.masters[0], slots.masters[16383]) == (("a", 7000), ("b", 7001))
     slots.forget(("b", 7001))

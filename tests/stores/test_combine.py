@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from ratekeeper import StoreUnavailable
-from ratekeeper.stores import combine
-from ratekeeper.stores.combine import MOST, TURNS, Combiner
+from ratekeeper.stores.redis import combiner as combine
+from ratekeeper.stores.redis.combiner import MOST, TURNS, Combiner
 from tests.interruption import signalled
 
 

@@ -10,11 +10,12 @@ import pytest
 import uvloop
 
 from ratekeeper import AsyncLimiter, Limit, Limiter
-from ratekeeper.model import Check, empty_state
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.codec import CheckOne
-from ratekeeper.stores.denials import LONGEST, MOST, Denials
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import empty_state
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.refusal_cache import LONGEST, MOST, RefusalCache
+from ratekeeper.stores.redis.request import CheckRequest
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import parts, random_cost, walk_limits
 from ratekeeper.units import SECOND
@@ -88,7 +89,7 @@ def test_one_asks_for_all_when_a_refusal_is_over(redis_server, clock, cancelled)
         link = store.office().home
         ask = link.ask
         if cancelled == "before it was sent":  # at once, unless the server has something to do
-            busy = ask(CheckOne(store.books.ledger("other", Limit.parse("5/second")), "k", 1))
+            busy = ask(CheckRequest(store.books.ledger("other", Limit.parse("5/second")), "k", 1))
             link.flush()
         link.ask = lambda request: asked.append(request) or ask(request)
         clock.advance(0.1)
@@ -322,7 +323,7 @@ def test_the_memory_of_refusals_is_bounded(redis_server, clock):
 def test_as_long_as_one_asks_for_all_one_can_be_admitted_at_most():
     chance, worth = random.Random(8), 0
     for limit in [*walk_limits(), Limit.parse("10/second"), Limit.parse("2 per 5 seconds sliding_log")]:
-        rule, denials = limit.rule, Denials(enabled=True)
+        rule, denials = limit.rule, RefusalCache(enabled=True)
         state, now = empty_state(limit), 10**12
         for _ in range(60):
             now += chance.choice([0, 1, chance.randrange(min(part.micros for part in parts(limit)))])

@@ -7,8 +7,9 @@ import pytest
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
-from ratekeeper.model import Check, empty_state
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import empty_state
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests.twins.test_lua import NOW, extreme_limit
 

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from ratekeeper import AsyncLimiter, InvalidStore, Limit, Limiter
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.leases import LASTS
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.prefetch import LASTS
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests.stores.test_denials import Counted
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Limit, native
-from ratekeeper.model import Check
-from ratekeeper.stores.codec import CheckOne, Request, command, evaluation
-from ratekeeper.stores.ledger import Ledger
+from ratekeeper.check import Check
+from ratekeeper.stores.redis.layout import RecordLayout
+from ratekeeper.stores.redis.request import CheckRequest, PlanRequest, command, evaluation
 from tests.interruption import signalled
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="there is no C core")
@@ -87,16 +87,16 @@ def held(far):
     far.hear(b"first")
 
 
-LEDGERS = [Ledger("a", Limit.parse("5/second")), Ledger("b", Limit.parse("9/hour sliding_log"))]
-SEVERAL = Ledger("c", Limit.parse("7/minute fixed_window"))
+LEDGERS = [RecordLayout("a", Limit.parse("5/second")), RecordLayout("b", Limit.parse("9/hour sliding_log"))]
+SEVERAL = RecordLayout("c", Limit.parse("7/minute fixed_window"))
 
 
 def plan(keys):
-    return Request("check", [(Check("c", key, SEVERAL.limit, 2), SEVERAL) for key in keys])
+    return PlanRequest("check", [(Check("c", key, SEVERAL.limit, 2), SEVERAL) for key in keys])
 
 
 requests = st.one_of(
-    st.builds(CheckOne, st.sampled_from(LEDGERS), st.sampled_from("xyz"), st.sampled_from([1, 1, 1, 2])),
+    st.builds(CheckRequest, st.sampled_from(LEDGERS), st.sampled_from("xyz"), st.sampled_from([1, 1, 1, 2])),
     st.builds(plan, st.lists(st.sampled_from("uvw"), min_size=2, max_size=3, unique=True)),
 )
 
@@ -139,7 +139,7 @@ ERROR = "NOSCRIPT No matching script."
 @pytest.mark.parametrize("pieces", [True, False])
 def test_each_is_told_what_the_server_said_to_it(far, answer, expected, pieces):
     held(far)
-    for number, request in enumerate([CheckOne(LEDGERS[0], key, 1) for key in "xy"]):
+    for number, request in enumerate([CheckRequest(LEDGERS[0], key, 1) for key in "xy"]):
         words = request.keys, 1, request.words, 0
         far.start(number, lambda words=words: far.line.ask(*words, LONG))
         far.awaits(number + 1)

@@ -10,8 +10,8 @@ from time import monotonic
 import pytest
 
 from ratekeeper import native
-from ratekeeper.stores import link
-from ratekeeper.stores.settings import Settings
+from ratekeeper.stores.redis import connection as link
+from ratekeeper.stores.redis.url import RedisSettings
 from tests.interruption import signalled
 
 
@@ -22,7 +22,7 @@ def pair(request):
         pytest.skip("there is no C core")
     near, far = socket.socketpair()
     near.settimeout(5)
-    connection = link.Connection.__new__(link.Connection)
+    connection = link.RedisConnection.__new__(link.RedisConnection)
     connection.socket, connection.is_plain, connection.patience = near, True, 5.0
     connection.reader = link.Reader()
     if request.param == "native":
@@ -41,9 +41,9 @@ def soon(seconds=10.0):
 def test_a_socket_that_is_not_connected_in_time_is_no_mistake_and_not_left_open(tmp_path, url, seconds):
     """A pause in the wrong place made it one: the caller of a store in a cluster saw a ValueError."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        settings = Settings(url.format(port=deaf.getsockname()[1], folder=tmp_path))
+        settings = RedisSettings(url.format(port=deaf.getsockname()[1], folder=tmp_path))
         with contextlib.suppress(OSError):  # the system itself may have been in time
-            link.Connection(settings.addresses[0], settings, soon(seconds)).close()
+            link.RedisConnection(settings.addresses[0], settings, soon(seconds)).close()
     gc.collect()  # what is left open now is a warning
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ratekeeper import InvalidStore, Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.stores.inprocess import MOST_TABLES
 from ratekeeper.stores.memory import MemoryStore
+from ratekeeper.stores.options import MOST_TABLES
 from ratekeeper.testing import FakeClock, TimedStoreContract, frozen
 from tests.stores.prepared import ThroughPrepared
 

@@ -35,7 +35,7 @@ class TestNativeStoreThroughTables(TimedStoreContract):
         return NativeStore(clock=self.clock)
 
     def check(self, key, limit, cost=1, space="contract"):
-        from ratekeeper.model import parse_limits
+        from ratekeeper.limit import parse_limits
 
         return self.store.table(space, parse_limits(limit)).check(key, cost)
 

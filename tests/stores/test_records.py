@@ -3,9 +3,10 @@
 import pytest
 
 from ratekeeper.algorithms import BUCKETS
-from ratekeeper.model import Check, Limit, parse_limits
-from ratekeeper.stores import ledger as ledgers
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import Limit, parse_limits
+from ratekeeper.stores.redis import layout as ledgers
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 
 KEPT = 60_000  # milliseconds
@@ -118,7 +119,7 @@ def test_a_record_of_another_version_neither_fails_nor_counts(any_server, store,
 def test_these_are_the_names_of_old_versions(monkeypatch, version, limit, name, _):
     """Else the test above would prove nothing."""
     monkeypatch.setattr(ledgers, "VERSION", version)
-    ledger = ledgers.Ledger("records", parse_limits(limit))
+    ledger = ledgers.RecordLayout("records", parse_limits(limit))
     assert (ledger.name("k") + ledger.subjects[0].suffix).decode() == f"rk:records:{name}"
 
 

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from ratekeeper import Limit
-from ratekeeper.model import parse_limits
-from ratekeeper.stores import link
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis import connection as link
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import StoreContract, TimedStoreContract
 
 prefixes = itertools.count()

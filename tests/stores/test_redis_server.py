@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from ratekeeper import AsyncLimiter, InvalidInput, Limit, Limiter
-from ratekeeper.model import Check, parse_limits
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.codec import CheckOne
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
 from ratekeeper.stores.memory import MemoryStore
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.request import CheckRequest
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
 from tests.servers import WITH_US, Server, free_port
@@ -284,7 +285,7 @@ def test_one_that_is_likely_to_stay_alone_is_sent_at_once(redis_server):
         link, ledger = store.office().home, store.books.ledger("s", Limit.parse("5/second"))
 
         def ask():
-            return link.ask(CheckOne(ledger, "k", 1))
+            return link.ask(CheckRequest(ledger, "k", 1))
 
         await ask()
         first, second = ask(), ask()
@@ -424,7 +425,7 @@ def test_an_idle_connection_is_used_again_and_a_closed_one_replaced(redis_server
     limiter.check("k")
     link, _ = store.home
     before = link.connection
-    monkeypatch.setattr("ratekeeper.stores.link.IDLE", 0.0)
+    monkeypatch.setattr("ratekeeper.stores.redis.connection.IDLE", 0.0)
     assert (limiter.check("k").reason, link.connection) == ("", before)
     before.socket.shutdown(2)
     answer = limiter.check("k")

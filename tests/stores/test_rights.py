@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
-from ratekeeper.model import Check, parse_limits
-from ratekeeper.stores.aredis import AsyncRedisStore
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
 

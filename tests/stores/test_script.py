@@ -12,12 +12,13 @@ from hiredis import Reader
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.model import Check, Several, empty_state, parse_limits
-from ratekeeper.stores.codec import CheckOne, command, opened
-from ratekeeper.stores.ledger import Ledger
+from ratekeeper.check import Check
+from ratekeeper.limit import LimitSet, empty_state, parse_limits
 from ratekeeper.stores.memory import MemoryStore
-from ratekeeper.stores.redis import RedisStore
-from ratekeeper.stores.script import KINDS, compose
+from ratekeeper.stores.redis.layout import RecordLayout
+from ratekeeper.stores.redis.request import CheckRequest, command, opened
+from ratekeeper.stores.redis.script import KINDS, compose
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import live
 
@@ -26,7 +27,7 @@ DRIVER = {"redis.lua", "ring.lua", "ring_read.lua", "ring_whole.lua", "ring_writ
 
 
 def test_only_the_driver_calls_the_server():
-    for room in ("ratekeeper.algorithms", "ratekeeper.stores"):
+    for room in ("ratekeeper.algorithms", "ratekeeper.stores.redis"):
         for file in files(room).iterdir():
             if file.name.endswith(".lua"):
                 text = re.sub(r"--.*", "", file.read_text("utf-8"))
@@ -46,7 +47,7 @@ def test_nothing_of_the_making_is_left_in_the_text():
 def test_numbers_never_become_text_by_way_of_a_double():
     """`..` and tostring round above 10^14: only lengths, offsets and times to live may pass through them."""
     for name in DRIVER:
-        text = files("ratekeeper.stores").joinpath(name).read_text("utf-8")
+        text = files("ratekeeper.stores.redis").joinpath(name).read_text("utf-8")
         assert "tostring" not in text
         assert "cjson" not in text
         for line in re.findall(r".*\w \.\. ''.*", text):
@@ -90,7 +91,7 @@ def some_plan(chance):
     for limit in chance.choices(LIMITS, k=chance.choice([1, 1, 2, 3, 5])):
         check = Check(str(limit), chance.choice("abc"), limit, chance.choice([1, 1, 2, 3, 80]))
         # Of a key that stands twice in a refused plan, only its state is promised if it has several records.
-        found[check.space, check.key if isinstance(limit, Several) else len(found)] = check
+        found[check.space, check.key if isinstance(limit, LimitSet) else len(found)] = check
     return tuple(found.values())
 
 
@@ -183,7 +184,7 @@ def asked(server, remote, ledger, now):
     """The bytes that a check is answered with."""
     reader = Reader()
     with socket.create_connection(("127.0.0.1", server.port)) as wire:
-        wire.sendall(command([CheckOne(ledger, "k", 1)], b"EVAL", remote.script.text, now))
+        wire.sendall(command([CheckRequest(ledger, "k", 1)], b"EVAL", remote.script.text, now))
         while (reply := reader.gets()) is False:
             reader.feed(wire.recv(1 << 16))
     return reply
@@ -201,7 +202,7 @@ def test_refusals_at_the_instant_0_and_of_what_was_never_there(stores):
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 @pytest.mark.parametrize("reply", [b"", b"OK", b"PONG", b"x" * 11, b"\xff" * 7, b"\xff" * 60])
 def test_what_is_no_record_is_no_answer(limit, reply):
-    ledger = Ledger("s", limit)
+    ledger = RecordLayout("s", limit)
     if len(ledger.subjects) == 1:
         with pytest.raises((ValueError, IndexError, struct.error)):
             opened(reply, ledger.subjects[0])

@@ -11,8 +11,9 @@ import pytest
 
 from ratekeeper import Limit, Limiter, StoreUnavailable
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.model import Check, parse_limits
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.check import Check
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis.store import RedisStore
 from tests.servers import Server
 
 prefixes = itertools.count()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ratekeeper import InvalidStore
-from ratekeeper.stores.settings import OPTIONS, Settings
+from ratekeeper.stores.redis.url import OPTIONS, RedisSettings
 
 URLS = [
     ("redis://localhost", [("localhost", 6379)], 0, "", ""),
@@ -22,21 +22,23 @@ URLS = [
 
 @pytest.mark.parametrize(("url", "addresses", "db", "username", "password"), URLS)
 def test_urls(url, addresses, db, username, password):
-    settings = Settings(url)
+    settings = RedisSettings(url)
     assert (settings.addresses, settings.db) == (addresses, db)
     assert (settings.username, settings.password) == (username, password)
     assert not password or password not in settings.shown
 
 
 def test_options_in_the_url_and_beside_it():
-    settings = Settings("redis://h?deadline=20ms&prefix=app&deny_cache=off&local_share=0.1&lease=auto", prefix="other")
+    settings = RedisSettings(
+        "redis://h?deadline=20ms&prefix=app&deny_cache=off&local_share=0.1&lease=auto", prefix="other"
+    )
     assert (settings.deadline, settings.deny_cache, settings.local_share, settings.lease) == (0.02, False, 0.1, "auto")
     assert settings.prefix == "other"
-    assert Settings("redis://h", deadline=None).deadline == 0.05
-    assert [Settings("redis://h", deadline=given).connects_for for given in (None, 1.0, 10.0)] == [1.0, 1.0, 10.0]
-    assert Settings("rediss://h").tls is not None
-    assert Settings("redis+cluster://h?tls=on&tls_verify=off").tls is not None
-    assert Settings("redis://h").tls is None
+    assert RedisSettings("redis://h", deadline=None).deadline == 0.05
+    assert [RedisSettings("redis://h", deadline=given).connects_for for given in (None, 1.0, 10.0)] == [1.0, 1.0, 10.0]
+    assert RedisSettings("rediss://h").tls is not None
+    assert RedisSettings("redis+cluster://h?tls=on&tls_verify=off").tls is not None
+    assert RedisSettings("redis://h").tls is None
 
 
 def test_every_option_is_told():
@@ -81,11 +83,11 @@ MISTAKES = [
 @pytest.mark.parametrize(("url", "message"), MISTAKES)
 def test_mistakes_are_told(url, message):
     with pytest.raises(InvalidStore) as caught:
-        Settings(url)
+        RedisSettings(url)
     assert str(caught.value) == message
 
 
 def test_an_unknown_keyword_is_a_mistake_too():
     with pytest.raises(InvalidStore) as caught:
-        Settings("redis://h", dedline=1)
+        RedisSettings("redis://h", dedline=1)
     assert str(caught.value) == "store redis://: expected a known option, got 'dedline'. Did you mean 'deadline'?"

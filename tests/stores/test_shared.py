@@ -12,14 +12,14 @@ import pytest
 
 from ratekeeper import AsyncLimiter, InvalidStore, Limiter, native
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.model import Limit
+from ratekeeper.limit import Limit
 from ratekeeper.testing import FakeClock, TimedStoreContract
 from tests.stores.prepared import ThroughPrepared
 
 if native.core is None or sys.platform != "linux":
     pytest.skip(native.REASON, allow_module_level=True)
 
-from ratekeeper.stores import segment as files
+from ratekeeper.stores import shared_files as files
 from ratekeeper.stores.shared import SharedStore, remove, segments
 
 
@@ -97,7 +97,7 @@ def test_processes_are_admitted_exactly_the_limit(name, limits):
 
 
 PLANS = """
-from ratekeeper.model import Check, Limit
+from ratekeeper.check import Check; from ratekeeper.limit import Limit
 from ratekeeper.stores.shared import SharedStore
 store = SharedStore({name!r})
 roomy, tight = Limit.parse("900 per 300 days"), Limit.parse("500 per 300 days sliding_log")

@@ -5,12 +5,13 @@ import asyncio
 import pytest
 
 from ratekeeper import AsyncLimiter, InvalidStore, Limiter, LimitExceeded, StoreUnavailable
-from ratekeeper.flow import check as check_flow
-from ratekeeper.model import Check, Limit, parse_limits
+from ratekeeper.check import Check
+from ratekeeper.flow.settle import ask
+from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.native import core
+from ratekeeper.stores.fallback import ReducedLimit
 from ratekeeper.stores.memory import MemoryStore
-from ratekeeper.stores.redis import RedisStore
-from ratekeeper.stores.standby import Share
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 
 NOWHERE = "redis://:secret@127.0.0.1:1/0?deadline=10"
@@ -81,7 +82,7 @@ def test_each_check_of_a_plan_says_what_it_wants(clock):
 
     def decide(*modes):
         plan = tuple([Check("s", f"{mode} key", limit, 1, mode) for mode in modes])
-        flow = check_flow(plan)
+        flow = ask("check", plan)
         flow.send(None)
         effect = flow.throw(StoreUnavailable("here", "is away"))
         assert effect.operation == "stand_in"
@@ -90,12 +91,12 @@ def test_each_check_of_a_plan_says_what_it_wants(clock):
             flow.send(answers)
         return done.value.value
 
-    assert decide("allow", None).allowed
-    verdict = decide("allow", None, "deny")
-    assert [answer.allowed for answer in verdict.decisions] == [True, True, False]
-    assert verdict.reason == "allow: is away"
-    assert decide(None).remaining == 0  # the plan that was denied took nothing here
-    assert not decide("local").allowed or decide("local").remaining == 0
+    assert all(decide("allow", None))
+    decisions = decide("allow", None, "deny")
+    assert [decision.allowed for decision in decisions] == [True, True, False]
+    assert decisions[0].reason == "allow: is away"
+    assert decide(None)[0].remaining == 0  # the plan that was denied took nothing here
+    assert not decide("local")[0].allowed or decide("local")[0].remaining == 0
 
 
 def test_settling_goes_to_whoever_took(clock):
@@ -182,7 +183,7 @@ def test_every_kind_of_key_is_counted_in_one_place(clock, key):
 @pytest.mark.parametrize("make", STORES)
 def test_a_share_says_why_in_each_of_its_decisions(clock, make):
     store = make(clock=clock)
-    limit = Share.__new__(Share)
+    limit = ReducedLimit.__new__(ReducedLimit)
     limit._build("10/minute", 10, 60_000_000, 10, "gcra", 1)
     limit.fix(reason="local: is away")
     table = store.table("s", limit)

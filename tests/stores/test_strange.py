@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from ratekeeper import AsyncLimiter, Limiter
-from ratekeeper.stores.flight import spoken
-from ratekeeper.stores.script import compose
+from ratekeeper.stores.redis.handshake import spoken
+from ratekeeper.stores.redis.script import compose
 
 END_OF_HANDSHAKE = spoken(*compose().nothing).partition(b"\r\n")[2]
 REPLIES = 3

@@ -6,11 +6,11 @@ import random
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter
-from ratekeeper.model import Check
+from ratekeeper.check import Check
 from ratekeeper.stores import open_store
-from ratekeeper.stores.aredis import AsyncRedisStore
 from ratekeeper.stores.memory import MemoryStore
-from ratekeeper.stores.redis import RedisStore
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests.algorithms.test_concurrency import walk
 from tests.twins.test_lua import NOW, random_steps, walk_together

@@ -6,10 +6,10 @@ import pytest
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidLimit
-from ratekeeper.model import Limit
-from ratekeeper.stores.ledger import REFUND_KINDS, packed_limit, unpack_state
-from ratekeeper.stores.logs import plain
-from ratekeeper.stores.script import IMPORTS, KINDS, rules
+from ratekeeper.limit import Limit
+from ratekeeper.stores.redis.layout import REFUND_KINDS, packed_limit, unpack_state
+from ratekeeper.stores.redis.packed_log import plain
+from ratekeeper.stores.redis.script import IMPORTS, KINDS, rules
 from ratekeeper.testing.contract import random_step, walk_limits
 
 NOW = 1_794_786_070_000_000  # microseconds, as a server would say

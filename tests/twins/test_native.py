@@ -6,7 +6,8 @@ import pytest
 
 from ratekeeper import native
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
-from ratekeeper.model import Check, Limit, parse_limits
+from ratekeeper.check import Check
+from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import live, random_cost, random_step, walk_limits

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from ratekeeper import InvalidInput, native
+from ratekeeper.decision import Decision, decided
 from ratekeeper.keys import encode
-from ratekeeper.model import Decision, decided, empty_state, parse_limits
-from ratekeeper.stores import refusals
+from ratekeeper.limit import empty_state, parse_limits
+from ratekeeper.stores.redis import refusal as refusals
 from ratekeeper.testing.contract import walk_limits
 
 KEYS = ["k", "ключ", "\ud800", "k" * 300, b"k", bytes(300), ("k", 1), (("k",), b"k"), bytearray(b"k")]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ratekeeper.errors import InvalidInput, shown
-from ratekeeper.policy import Policy
+from ratekeeper.rules.policy import Policy
 
 
 def policy_of(policy: Policy | str | Path | Mapping[str, Any]) -> Policy:

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.decided import DECIDED, Decided
-from ratekeeper.adapters.route import RouteLimit
-from ratekeeper.policy import Policy
-from ratekeeper.request import Request
+from ratekeeper.adapters.request_limits import DECIDED, RequestLimits
+from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.identity.request import Request
+from ratekeeper.rules.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
     from typing import TypeVar
 
-    from ratekeeper.adapters.route import Limits
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.http.verdict import HttpVerdict
 
     Handler = Callable[..., Awaitable[web.StreamResponse]]
     Facts = Callable[[web.Request], Any]
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 POLICY = web.AppKey("ratekeeper.policy", Policy)
 FACTS = web.AppKey("ratekeeper.facts", object)
-KEY: Any = web.RequestKey(DECIDED, Decided) if hasattr(web, "RequestKey") else DECIDED  # older ones take text
+KEY: Any = web.RequestKey(DECIDED, RequestLimits) if hasattr(web, "RequestKey") else DECIDED  # older ones take text
 EXEMPT = "__ratekeeper_exempt__"
 ALONE = Policy.parse({"rules": []})  # of handlers whose application has no policy
 
@@ -65,18 +65,18 @@ async def middleware(request: web.Request, handler: Handler) -> web.StreamRespon
     try:
         return await handler(request)
     finally:
-        decided: Decided | None = request.get(KEY)
+        decided: RequestLimits | None = request.get(KEY)
         if decided is not None and decided.leases:
             await decided.arelease()
 
 
 async def tell(request: web.Request, response: web.StreamResponse) -> None:
-    decided: Decided | None = request.get(KEY)
+    decided: RequestLimits | None = request.get(KEY)
     for name, value in decided.added if decided is not None else ():
         response.headers.add(name, value)
 
 
-async def check(request: web.Request, own: RouteLimit | None = None) -> PolicyVerdict | None:
+async def check(request: web.Request, own: RouteLimit | None = None) -> HttpVerdict | None:
     policy = request.config_dict.get(POLICY, ALONE)
     asked = request_of(request)
     facts: Any = request.config_dict.get(FACTS)
@@ -86,7 +86,7 @@ async def check(request: web.Request, own: RouteLimit | None = None) -> PolicyVe
     if own is not None:
         asked.facts = await own.afacts(asked.facts, request)
         policy = own.policy(policy)
-    decided: Decided = request.setdefault(KEY, Decided())
+    decided: RequestLimits = request.setdefault(KEY, RequestLimits())
     return await decided.acheck(policy, asked, lambda: request.transport is None or request.transport.is_closing())
 
 
@@ -133,6 +133,6 @@ def request_of(request: web.Request) -> Request:
     )
 
 
-def refused(verdict: PolicyVerdict) -> web.Response:
+def refused(verdict: HttpVerdict) -> web.Response:
     media = dict(verdict.headers).get(b"content-type", b"application/octet-stream").decode("latin-1")
     return web.Response(body=verdict.body, status=verdict.status, headers={"Content-Type": media})

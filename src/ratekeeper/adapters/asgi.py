@@ -10,19 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.held import Held
-from ratekeeper.adapters.template import route_of
+from ratekeeper.adapters.request_leases import RequestLeases
+from ratekeeper.adapters.route_template import route_of
 from ratekeeper.adapters.turn import wait_turn
-from ratekeeper.request import new_request
-from ratekeeper.verdict import STATUS
+from ratekeeper.http.verdict import STATUS
+from ratekeeper.identity.request import new_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
     from pathlib import Path
 
-    from ratekeeper.policy import Policy
-    from ratekeeper.request import Request
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.identity.request import Request
+    from ratekeeper.rules.policy import Policy
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
@@ -69,7 +69,7 @@ class RateLimitMiddleware:
             receive = counted(policy, request, receive, send)
         if not policy.leases:
             return await self.app(scope, receive, sender(verdict, send))
-        async with Held(policy, verdict):
+        async with RequestLeases(policy, verdict):
             return await self.app(scope, receive, sender(verdict, send))
 
 
@@ -78,7 +78,7 @@ def request_of(scope: Scope) -> Request:
     return new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
 
 
-def sender(verdict: PolicyVerdict, send: Send) -> Send:
+def sender(verdict: HttpVerdict, send: Send) -> Send:
     """``send``, with the fields of the verdict on the first message of the response."""
 
     def with_fields(message: Message) -> Awaitable[None]:
@@ -89,7 +89,7 @@ def sender(verdict: PolicyVerdict, send: Send) -> Send:
     return with_fields
 
 
-async def refuse(scope: Scope, verdict: PolicyVerdict, send: Send) -> None:
+async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:
     """Answer with the verdict; a handshake is closed with 403 where the server cannot send another answer."""
     start = "http.response"
     headers, body = verdict.headers, verdict.body

@@ -20,13 +20,13 @@ from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
 from ratekeeper.adapters.django import decided_of
-from ratekeeper.adapters.django.site import asked, known, site_facts, site_policy
-from ratekeeper.adapters.route import RouteLimit
+from ratekeeper.adapters.django.translate import asked, known, site_facts, site_policy
+from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.errors import InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
-    from ratekeeper.adapters.route import Limits
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.http.verdict import HttpVerdict
 
 limits: dict[tuple[type, str], RouteLimit] = {}  # by class and scope
 
@@ -45,7 +45,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     words: dict[str, Any] = {}  # noqa: RUF012 - read only
 
     def __init__(self) -> None:
-        self.refusal: PolicyVerdict | None = None
+        self.refusal: HttpVerdict | None = None
 
     def subject(self, request: Any, view: Any) -> Any:
         """Who is counted, None for whom ``by`` names."""
@@ -109,7 +109,7 @@ def rate_of(kind: type, scope: str) -> Any:
 class Refused(APIException):  # type: ignore[misc]
     """A refusal that is no 429: the store cannot decide, or the address may not call this."""
 
-    def __init__(self, verdict: PolicyVerdict) -> None:
+    def __init__(self, verdict: HttpVerdict) -> None:
         self.status_code = verdict.status
         self.wait = verdict.wait or None
         super().__init__(verdict.message)

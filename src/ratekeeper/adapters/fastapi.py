@@ -19,17 +19,17 @@ from starlette.requests import HTTPConnection
 
 from ratekeeper.adapters.asgi import TAKEN, TRY_AGAIN_LATER, VERDICT, request_of
 from ratekeeper.adapters.asked import asks, called
-from ratekeeper.adapters.held import Held, rates_back
-from ratekeeper.adapters.route import is_held, plain, title
-from ratekeeper.policy import Policy
+from ratekeeper.adapters.request_leases import RequestLeases, rates_back
+from ratekeeper.adapters.route_limit import is_held, plain, title
+from ratekeeper.rules.policy import Policy
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from ratekeeper.adapters.route import Limits
-    from ratekeeper.stores import Store
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.stores.protocol import Store
 
 DECIDED = "ratekeeper.dependencies"  # in the scope: what the dependencies of this request have decided so far
 TOO_MANY: dict[int | str, dict[str, Any]] = {
@@ -81,7 +81,7 @@ class RateLimit:
 
     async def __call__(
         self, *, connection: HTTPConnection, response: Response, subject: Any = None, amount: Any = None
-    ) -> PolicyVerdict:
+    ) -> HttpVerdict:
         """Decide, and raise HTTPException with status 429 if the request is refused."""
         scope = connection.scope
         if self.by is not None and self.is_plain_by:
@@ -122,13 +122,13 @@ class RateLimit:
 class Holding(RateLimit):
     """A RateLimit such as ``"3 concurrent"``: its place is held until the response is done."""
 
-    async def __call__(self, **injected: Any) -> AsyncIterator[PolicyVerdict]:  # type: ignore[override]
+    async def __call__(self, **injected: Any) -> AsyncIterator[HttpVerdict]:  # type: ignore[override]
         verdict = await RateLimit.__call__(self, **injected)
-        async with Held(self.policy, verdict):
+        async with RequestLeases(self.policy, verdict):
             yield verdict
 
 
-def refusal(scope: Any, verdict: PolicyVerdict) -> Exception:
+def refusal(scope: Any, verdict: HttpVerdict) -> Exception:
     if scope["type"] == "websocket":
         return WebSocketException(TRY_AGAIN_LATER, verdict.message)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in verdict.headers}

@@ -19,8 +19,8 @@ from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import default_exceptions
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.decided import DECIDED, Decided
-from ratekeeper.adapters.route import RouteLimit
+from ratekeeper.adapters.request_limits import DECIDED, RequestLimits
+from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.adapters.wsgi import request_of
 from ratekeeper.errors import InvalidInput
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeVar
 
-    from ratekeeper.adapters.route import Limits
-    from ratekeeper.policy import Policy
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.rules.policy import Policy
 
     Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
@@ -90,13 +90,13 @@ class RateLimiter:
         if own is not None:
             asked.facts = own.facts(asked.facts)
             policy = own.policy(policy)
-        decided: Decided = request.environ.setdefault(DECIDED, Decided(self))
+        decided: RequestLimits = request.environ.setdefault(DECIDED, RequestLimits(self))
         refusal = decided.check(policy, asked)
         if refusal is not None:
             raise refused(refusal)
 
     def after(self, response: Response) -> Response:
-        decided: Decided | None = request.environ.get(DECIDED)
+        decided: RequestLimits | None = request.environ.get(DECIDED)
         if decided is not None and decided.teller is self:
             for name, value in decided.added:
                 response.headers.add(name, value)
@@ -105,7 +105,7 @@ class RateLimiter:
         return response
 
     def teardown(self, error: BaseException | None) -> None:
-        decided: Decided | None = request.environ.get(DECIDED) if error is not None else None
+        decided: RequestLimits | None = request.environ.get(DECIDED) if error is not None else None
         if decided is not None:  # there is no response whose end would do it
             decided.release()
 
@@ -140,7 +140,7 @@ class RateLimiter:
         return target
 
 
-def refused(verdict: PolicyVerdict) -> Exception:
+def refused(verdict: HttpVerdict) -> Exception:
     media = dict(verdict.headers).get(b"content-type", b"").decode("latin-1")
     response = Response(verdict.body, verdict.status, content_type=media or None)
     return default_exceptions[verdict.status](verdict.message, response)

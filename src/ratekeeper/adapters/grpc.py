@@ -20,16 +20,16 @@ import grpc
 import grpc.aio
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.decided import Decided
-from ratekeeper.adapters.rpc_status import CODES, refusal_trailers, trailers
-from ratekeeper.request import Request
+from ratekeeper.adapters.grpc_status import CODES, refusal_trailers, trailers
+from ratekeeper.adapters.request_limits import RequestLimits
+from ratekeeper.identity.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
-    from ratekeeper.policy import Policy
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.rules.policy import Policy
 
 KINDS = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
@@ -63,7 +63,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
     def wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
         def called(message: Any, context: Any) -> Any:
             request = request_of(method, context, self.facts)
-            decided = Decided()
+            decided = RequestLimits()
             try:
                 refusal = decided.check(self.policy, request, lambda: not context.is_active())
             except ConnectionAbortedError:
@@ -97,7 +97,7 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
     def wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
         async def admitted(message: Any, context: Any) -> Any:
             request = request_of(method, context, self.facts)
-            decided = Decided()
+            decided = RequestLimits()
             refusal = await decided.acheck(self.policy, request)
             if refusal is not None:
                 await refuse(refusal, context)
@@ -118,7 +118,7 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
             return streamed
         return awaited if inspect.iscoroutinefunction(behaviour) else super().wrap(behaviour, method, streams)
 
-    def end(self, decided: Decided) -> None:
+    def end(self, decided: RequestLimits) -> None:
         ending = asyncio.ensure_future(decided.arelease())
         self.endings.add(ending)  # the loop itself keeps no hold of it
         ending.add_done_callback(self.endings.discard)
@@ -143,7 +143,7 @@ def peer_of(text: str) -> str | None:
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None
 
 
-def refuse(verdict: PolicyVerdict, context: Any) -> Any:
+def refuse(verdict: HttpVerdict, context: Any) -> Any:
     """End the call; raises, or is to be awaited."""
     context.set_trailing_metadata(refusal_trailers(verdict))
     return context.abort(CODES[verdict.status], verdict.message)

@@ -9,11 +9,11 @@ from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from ratekeeper.adapters.asgi import Message, Receive
-    from ratekeeper.policy import Policy
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.rules.policy import Policy
 
 
-async def wait_turn(policy: Policy, verdict: PolicyVerdict, receive: Receive) -> Receive | None:
+async def wait_turn(policy: Policy, verdict: HttpVerdict, receive: Receive) -> Receive | None:
     """Wait for the turn that a leaky bucket gave; None once the client has left, which gives its place back.
 
     What arrives meanwhile is kept for the application, at most one message: a body is never gathered here.

@@ -14,16 +14,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.decided import DECIDED, Decided
-from ratekeeper.request import new_request
+from ratekeeper.adapters.request_limits import DECIDED, RequestLimits
+from ratekeeper.identity.request import new_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from ratekeeper.policy import Policy
-    from ratekeeper.request import Request
-    from ratekeeper.verdict import PolicyVerdict
+    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.identity.request import Request
+    from ratekeeper.rules.policy import Policy
 
     Environ = dict[str, Any]
     StartResponse = Callable[..., Callable[[bytes], object]]
@@ -40,7 +40,7 @@ class RateLimitMiddleware:
         self.facts = facts
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        decided = environ[DECIDED] = Decided(self)
+        decided = environ[DECIDED] = RequestLimits(self)
         request = request_of(environ)
         if self.facts is not None:
             request.facts = self.facts(environ)
@@ -54,16 +54,16 @@ class RateLimitMiddleware:
         if not decided.leases:
             return self.app(environ, with_fields)
         try:
-            return Held(self.app(environ, with_fields), decided)
+            return LeasedBody(self.app(environ, with_fields), decided)
         except BaseException:
             decided.release()
             raise
 
 
-class Held:
+class LeasedBody:
     """A response whose end gives back what was held for it."""
 
-    def __init__(self, response: Iterable[bytes], decided: Decided) -> None:
+    def __init__(self, response: Iterable[bytes], decided: RequestLimits) -> None:
         self.response = response
         self.decided = decided
 
@@ -79,7 +79,7 @@ class Held:
 
 
 def refuse(
-    refusal: PolicyVerdict, decided: Decided, environ: Environ, start_response: StartResponse
+    refusal: HttpVerdict, decided: RequestLimits, environ: Environ, start_response: StartResponse
 ) -> Iterable[bytes]:
     body = refusal.body
     fields = [*decided.fields, ("content-length", str(len(body)))]

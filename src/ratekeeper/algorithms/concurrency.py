@@ -26,7 +26,7 @@ from ratekeeper.algorithms.sliding_log import EMPTY, debt, decide, delay, remain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ratekeeper.model import Limit
+    from ratekeeper.limit import Limit
 
 __all__ = ["EMPTY", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after", "used"]
 

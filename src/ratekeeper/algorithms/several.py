@@ -10,12 +10,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ratekeeper.model import Several, State
+    from ratekeeper.limit import LimitSet, State
 
     States = tuple[State, ...]
 
 
-def decide(state: States, now: int, limit: Several, cost: int) -> tuple[States, bool]:
+def decide(state: States, now: int, limit: LimitSet, cost: int) -> tuple[States, bool]:
     after: list[State] = []
     before: list[State] = []
     allowed = True
@@ -34,11 +34,11 @@ def decide(state: States, now: int, limit: Several, cost: int) -> tuple[States, 
     return (tuple(before) if repaired else state), False
 
 
-def remaining(state: States, now: int, limit: Several) -> int:
+def remaining(state: States, now: int, limit: LimitSet) -> int:
     return min(part.rule.remaining(own, now, part) for part, own in zip(limit.limits, state, strict=True))
 
 
-def retry_after(state: States, now: int, limit: Several, cost: int) -> int | None:
+def retry_after(state: States, now: int, limit: LimitSet, cost: int) -> int | None:
     longest = 0
     for part, own in zip(limit.limits, state, strict=True):
         wait = part.rule.retry_after(own, now, part, cost)
@@ -48,19 +48,19 @@ def retry_after(state: States, now: int, limit: Several, cost: int) -> int | Non
     return longest
 
 
-def reset_after(state: States, now: int, limit: Several) -> int:
+def reset_after(state: States, now: int, limit: LimitSet) -> int:
     return max(part.rule.reset_after(own, now, part) for part, own in zip(limit.limits, state, strict=True))
 
 
-def delay(state: States, now: int, limit: Several, cost: int) -> int:
+def delay(state: States, now: int, limit: LimitSet, cost: int) -> int:
     return max(part.rule.delay(own, now, part, cost) for part, own in zip(limit.limits, state, strict=True))
 
 
-def refund(state: States, now: int, limit: Several, cost: int, at: int) -> States:
+def refund(state: States, now: int, limit: LimitSet, cost: int, at: int) -> States:
     return tuple(part.rule.refund(own, now, part, cost, at) for part, own in zip(limit.limits, state, strict=True))
 
 
-def debt(state: States, now: int, limit: Several) -> int:
+def debt(state: States, now: int, limit: LimitSet) -> int:
     """How long the limit that is used most takes to give back what was used, in 2^-20 microseconds.
 
     Not the time until all is forgotten: a log forgets the newest unit last, so whoever came last would owe most.

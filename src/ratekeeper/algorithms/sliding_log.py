@@ -23,7 +23,7 @@ from _bisect import bisect_right
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ratekeeper.model import Limit
+    from ratekeeper.limit import Limit
 
 EMPTY: tuple[int, ...] = ()
 

@@ -32,7 +32,7 @@ from ratekeeper.algorithms.gcra import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ratekeeper.model import Limit
+    from ratekeeper.limit import Limit
 
 __all__ = ["EMPTY", "backlog", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ratekeeper.model import Limit
+    from ratekeeper.limit import Limit
 
 EMPTY = 0
 

@@ -24,12 +24,12 @@ def check(
 
     Exit code 0: can be used; 1: only with --strict, there is advice; 2: cannot be used.
     """
-    from ratekeeper.advice import advise
-    from ratekeeper.policy import Policy
+    from ratekeeper.rules.lint import advise
+    from ratekeeper.rules.policy import Policy
 
     with mistakes(as_json):
         if envoy:
-            from ratekeeper.service.descriptors import load
+            from ratekeeper.service.envoy.config import load
 
             count, advice = len(load(rules).rates), list[str]()
         else:

@@ -28,8 +28,8 @@ def explain(
     ratekeeper explain rules.toml "POST /login" -H "X-Api-Key: abc" --json
     """
     from ratekeeper.errors import InvalidInput, shown
-    from ratekeeper.policy import Policy
-    from ratekeeper.request import Request
+    from ratekeeper.identity.request import Request
+    from ratekeeper.rules.policy import Policy
 
     with mistakes(as_json):
         method, _, path = request.strip().partition(" ")

@@ -33,7 +33,7 @@ def keys(
     ratekeeper keys --store redis://localhost:6379/0
     ratekeeper keys --store shm://api
     """
-    from ratekeeper.stores.census import census
+    from ratekeeper.stores.inspect import census
 
     with mistakes(as_json):
         found = census(store, prefix, most)
@@ -79,7 +79,7 @@ def peek(
     """
     from ratekeeper.commands.trial import show
     from ratekeeper.errors import StoreUnavailable
-    from ratekeeper.service.keeper import told
+    from ratekeeper.service.decider import told
 
     with opened(limit, name, store, as_json) as limiter:
         decision = limiter.peek(key)

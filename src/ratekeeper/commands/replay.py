@@ -73,10 +73,11 @@ def replay(
 
     Exit code 0: done; 2: a mistake in what was asked.  Lines that cannot be read are counted and shown.
     """
-    from ratekeeper.lab.plots import BLOCKS, DIGITS, picture_path, save_replay
+    from ratekeeper.lab.files import check_writable, writing
+    from ratekeeper.lab.plots import picture_path, save_replay
     from ratekeeper.lab.replay import replay as run
-    from ratekeeper.lab.summary import replay_as_text
-    from ratekeeper.lab.writing import check_writable, writing
+    from ratekeeper.lab.replay_text import replay_as_text
+    from ratekeeper.lab.text import BLOCKS, DIGITS
 
     with mistakes(as_json):
         for path in plot or ():

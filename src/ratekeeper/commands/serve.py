@@ -89,7 +89,7 @@ def greeting(options: Any) -> Any:
 
 def set_up_logs(form: str) -> None:
     from ratekeeper.errors import InvalidInput, shown
-    from ratekeeper.service.logs import JsonLines
+    from ratekeeper.service.json_logs import JsonLines
 
     if form not in ("text", "json"):
         raise InvalidInput(f"--log-format: expected text or json, got {shown(form)}.")

@@ -52,10 +52,11 @@ def simulate(
     Exit code 0: done; 2: a mistake in what was asked.
     """  # fmt: skip
     from ratekeeper.algorithms import ALGORITHMS
-    from ratekeeper.lab.plots import BLOCKS, DIGITS, lanes_as_text, picture_path, save_lanes
+    from ratekeeper.lab.files import check_writable
+    from ratekeeper.lab.plots import picture_path, save_lanes
     from ratekeeper.lab.simulate import simulate as run
+    from ratekeeper.lab.text import BLOCKS, DIGITS, lanes_as_text
     from ratekeeper.lab.trace import load_trace
-    from ratekeeper.lab.writing import check_writable
 
     with mistakes(as_json):
         for path in plot or ():

@@ -12,8 +12,8 @@ import typer
 from ratekeeper.commands.output import AS_JSON, mistakes, out
 
 if TYPE_CHECKING:
+    from ratekeeper.decision import Decision
     from ratekeeper.limiter import Limiter
-    from ratekeeper.model import Decision
 
 
 def algorithms(incomplete: str) -> list[str]:
@@ -71,7 +71,7 @@ def answer(limiter: Limiter, key: str, word: str, tell: Callable[..., None]) -> 
 
 def say_json(decision: Decision, would: str = "") -> None:
     """One decision a line, for programs."""
-    from ratekeeper.service.keeper import told
+    from ratekeeper.service.decider import told
 
     typer.echo(json.dumps(told(decision)))
 

@@ -7,17 +7,18 @@
 """
 
 from ratekeeper.lab.compare import Comparison
-from ratekeeper.lab.replay import Replay, replay
-from ratekeeper.lab.search import Suggestion
-from ratekeeper.lab.shapes import SHAPES, Retry, Traffic, recorded, traffic
+from ratekeeper.lab.outcome import Replay
+from ratekeeper.lab.replay import replay
 from ratekeeper.lab.simulate import Lane, Simulation, simulate
+from ratekeeper.lab.suggest import Suggestion
 from ratekeeper.lab.trace import load_trace
+from ratekeeper.lab.traffic import SHAPES, ClientRetry, Traffic, recorded, traffic
 
 __all__ = [
     "Comparison",
     "Lane",
     "Replay",
-    "Retry",
+    "ClientRetry",
     "SHAPES",
     "Simulation",
     "Suggestion",

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from _thread import LockType
     from collections.abc import Callable
 
-    from ratekeeper.model import Plan
-    from ratekeeper.stores import Store
+    from ratekeeper.check import Plan
+    from ratekeeper.stores.protocol import Store
 
 PATIENCE = 60.0  # seconds for one decision: nobody waits for it here
 

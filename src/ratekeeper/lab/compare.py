@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ratekeeper.lab.decider import Decider, Refusals
-    from ratekeeper.lab.logs import Block
+    from ratekeeper.lab.decide_log import LogDecider, Refusals
+    from ratekeeper.lab.log_lines import Block
 
 MOST = 100_000
 
@@ -44,7 +44,7 @@ class Comparison:
 class Difference:
     """Decides the same events by the rules in force before, and counts what changes."""
 
-    def __init__(self, before: Decider) -> None:
+    def __init__(self, before: LogDecider) -> None:
         self.before = before
         self.requests = 0
         self.both = 0
@@ -52,7 +52,7 @@ class Difference:
         self.clients: tuple[Counter[str], Counter[str]] = (Counter(), Counter())  # newly refused, newly allowed
         self.paths: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
 
-    def add(self, block: Block, refusals: Refusals, decider: Decider) -> None:
+    def add(self, block: Block, refusals: Refusals, decider: LogDecider) -> None:
         new, old = set(refusals.places), set(self.before.decide(block).places)
         self.requests += len(block)
         self.both += len(new & old)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol
 
-    class Calls(Protocol):
+    class CallColumns(Protocol):
         times: Sequence[int]
         who: Sequence[int]
         costs: Sequence[int] | None
@@ -37,7 +37,7 @@ class Judged(NamedTuple):
 
 
 def judge(
-    calls: Calls, allowed: bytearray, clients: int, shared: bool, limits: Sequence[tuple[int, int]], end: int
+    calls: CallColumns, allowed: bytearray, clients: int, shared: bool, limits: Sequence[tuple[int, int]], end: int
 ) -> Judged:
     """Compare decisions with those of an exact sliding log; ``limits`` are pairs of a count and a period.
 
@@ -68,7 +68,7 @@ def judge(
 
 
 def judge_units(
-    calls: Calls, allowed: bytearray, clients: int, shared: bool, limit: tuple[int, int], end: int
+    calls: CallColumns, allowed: bytearray, clients: int, shared: bool, limit: tuple[int, int], end: int
 ) -> Judged:
     """The same for one limit and calls that cost 1 each, several times as fast: nearly all of it in C.
 
@@ -106,7 +106,7 @@ def judge_units(
 
 
 def judge_natively(
-    calls: Calls, allowed: bytearray, clients: int, shared: bool, limit: tuple[int, int], end: int
+    calls: CallColumns, allowed: bytearray, clients: int, shared: bool, limit: tuple[int, int], end: int
 ) -> Judged:
     """The same by the core."""
     assert core is not None

@@ -2,158 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 import gc
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
-from ratekeeper.lab.compare import Comparison, Difference
-from ratekeeper.lab.decider import Decider
-from ratekeeper.lab.frames import frame
-from ratekeeper.lab.logs import BadLine, Reader
-from ratekeeper.lab.search import Arrivals, Suggestion
-from ratekeeper.lab.source import Source, merged
-from ratekeeper.lab.tally import MINUTE, Busiest, Tally
-from ratekeeper.lab.writing import writing
-from ratekeeper.policy import Policy
+from ratekeeper.lab.compare import Difference
+from ratekeeper.lab.counts import MINUTE, Busiest, ReplayCounts
+from ratekeeper.lab.decide_log import LogDecider
+from ratekeeper.lab.log_lines import LineReader
+from ratekeeper.lab.log_stream import Source, merged
+from ratekeeper.lab.outcome import RANKS, ClientOutcome, PathOutcome, RankOutcome, Replay, RuleOutcome
+from ratekeeper.lab.suggest import Arrivals
+from ratekeeper.rules.policy import Policy
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ratekeeper.lab.frames import Frame
-    from ratekeeper.lab.tally import Client
+    from ratekeeper.lab.counts import Client
 
     Progress = Callable[[str, int, int], object]
     Rules = str | Path | Mapping[str, Any]
 
 PLAYED = 20_000  # events that the interactive page gets
-RANKS = ((0.0, 0.001, "busiest 0.1 %"), (0.001, 0.01, "next 0.9 %"), (0.01, 0.1, "next 9 %"), (0.1, 1.0, "other 90 %"))
 IN_EVERY_LINE = ("ip", "all", "method", "route")
-
-
-@dataclass(frozen=True)
-class RuleOutcome:
-    """What one rule did."""
-
-    rule: str
-    limit: str
-    mode: str
-    asked: int
-    refused: int
-    refused_in_shadow: int  # would have been, were the rule enforced
-    clients_refused: int
-    first_refused_at: str | None
-    last_refused_at: str | None
-    longest_wait: float | None  # seconds; None if time does not help
-
-
-@dataclass(frozen=True)
-class ClientOutcome:
-    """What one client did, and what was done to it."""
-
-    client: str
-    requests: int
-    busiest_minute: int
-    refused: int
-    rules: dict[str, int]
-    first_refused_at: str | None
-    last_refused_at: str | None
-    longest_refused: float  # seconds of the longest stretch of refusals, with the wait that ends it
-
-
-@dataclass(frozen=True)
-class PathOutcome:
-    """What happened on one path."""
-
-    path: str
-    requests: int
-    refused: int
-
-
-@dataclass(frozen=True)
-class RankOutcome:
-    """Clients of a rank, by their busiest minute."""
-
-    rank: str
-    clients: int
-    clients_refused: int
-    requests: int
-    refused: int
-    least_per_minute: int  # in the busiest minute of the calmest of them
-
-
-@dataclass(frozen=True)
-class Replay:
-    """What rules would have done to a log."""
-
-    logs: tuple[str, ...]
-    rules: tuple[RuleOutcome, ...]
-    lines: int
-    bad_lines: int
-    bad_shown: tuple[BadLine, ...]
-    late_lines: int
-    set_back: int  # how often the clock of a log was set back
-    broken: tuple[str, ...]  # logs that could not be read to their end, and why
-    zones: tuple[str, ...]  # of each log: written or ignored
-    requests: int
-    refused: int
-    refused_in_shadow: int
-    clients: int
-    clients_refused: int
-    first_at: str
-    last_at: str
-    seconds: float
-    calm_clients: int  # all but the busiest 1 %
-    calm_clients_refused: int
-    ranks: tuple[RankOutcome, ...]
-    top_clients: tuple[ClientOutcome, ...]
-    top_refused: tuple[ClientOutcome, ...]
-    top_paths: tuple[PathOutcome, ...]
-    top_refused_paths: tuple[PathOutcome, ...]
-    bin_seconds: float
-    bins_at: str
-    asked_in_bin: list[int] = field(repr=False)
-    refused_in_bin: list[int] = field(repr=False)
-    exact: bool = True  # False: there were too many clients or paths to remember, and the calm ones were folded
-    suggestions: tuple[Suggestion, ...] = ()
-    comparison: Comparison | None = None
-    warnings: tuple[str, ...] = ()
-    played: tuple[list[int], list[int], list[str]] = field(default=([], [], []), repr=False)
-    everyone: list[ClientOutcome] = field(default_factory=list, repr=False)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A dictionary for each client that was remembered, the most refused first."""
-        return [asdict(client) | {"rules": " ".join(client.rules)} for client in self.everyone]
-
-    def frame(self, library: str | None = None) -> Frame:
-        """The clients as a pandas or polars DataFrame, whichever is installed."""
-        return frame(self.rows(), library)
-
-    def to_json(self) -> dict[str, Any]:
-        """All but the clients one by one, as plain values."""
-        found = asdict(self)
-        del found["played"], found["everyone"]
-        return found
-
-    def write_csv(self, path: str | Path) -> None:
-        """A row for each client that was remembered, the most refused first."""
-        with writing(path) as file:
-            names = list(ClientOutcome.__dataclass_fields__)
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            for row in self.rows():
-                writer.writerow({name: plain_cell(row[name]) for name in names})
-
-    def __str__(self) -> str:
-        from ratekeeper.lab.summary import replay_as_text
-
-        return replay_as_text(self)
 
 
 def replay(
@@ -186,20 +62,20 @@ def replay(
         closing.enter_context(seldom_collecting())
         clock = VirtualClock()
         policy = opened(rules, store, clock, functions, closing)
-        decider = Decider(policy, clock)
+        decider = LogDecider(policy, clock)
         other = None
         if against is not None:
             before = opened(against, store, clock, functions, closing)
-            other = Difference(Decider(before, clock))
+            other = Difference(LogDecider(before, clock))
         sources = []
         for path in paths:
             wants = any(name not in ("ip", "all") for rule in policy.rules for name in rule.by)
-            reader = Reader(path, format, fields or {}, zone, wants_facts=wants)
+            reader = LineReader(path, format, fields or {}, zone, wants_facts=wants)
             source = Source(path, reader)
             closing.callback(source.close)
             sources.append(source)
         arrivals = Arrivals(policy) if suggest is not None else None
-        tally = Tally([rule.name for rule in policy.rules])
+        tally = ReplayCounts([rule.name for rule in policy.rules])
         busiest = Busiest(PLAYED)
         total = sum(source.size for source in sources)
         for block in merged(sources):
@@ -264,7 +140,7 @@ def opened(
     return policy
 
 
-def outcome(sources: list[Source], policy: Policy, tally: Tally, busiest: Busiest, top: int) -> dict[str, Any]:
+def outcome(sources: list[Source], policy: Policy, tally: ReplayCounts, busiest: Busiest, top: int) -> dict[str, Any]:
     known = [(name, client) for name, client in tally.clients.items() if client.asked]
     folded = sum(tally.folded.values())
     ranks = ranked(known, tally)
@@ -314,7 +190,7 @@ def outcome(sources: list[Source], policy: Policy, tally: Tally, busiest: Busies
     }
 
 
-def rule_outcome(policy: Policy, tally: Tally, name: str) -> RuleOutcome:
+def rule_outcome(policy: Policy, tally: ReplayCounts, name: str) -> RuleOutcome:
     count = tally.rules[name]
     rule = next((rule for rule in policy.rules if rule.name == name), None)
     limits = [f"{tier}: {limit}" if tier else str(limit) for tier, limit in rule.limits.items()] if rule else []
@@ -345,7 +221,7 @@ def client_outcome(name: str, client: Client) -> ClientOutcome:
     )
 
 
-def ranked(known: list[tuple[str, Client]], tally: Tally) -> list[RankOutcome]:
+def ranked(known: list[tuple[str, Client]], tally: ReplayCounts) -> list[RankOutcome]:
     """Clients by their busiest minute: who is hit, the few that call most or the many that do not?"""
     rows = [(client.peak, client.asked, client.refused, 1) for _, client in known]
     rows += [(peak, asked, 0, count) for (peak, asked), count in tally.folded.items()]
@@ -392,11 +268,6 @@ def told(at: int) -> str | None:
         return None
     stamp = datetime.fromtimestamp(at // SECOND, tz=UTC)
     return stamp.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def plain_cell(value: object) -> object:
-    """What a spreadsheet would take for a formula becomes text: clients choose what stands in a log."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def anonymised(made: Replay) -> Replay:

@@ -11,23 +11,23 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import ratekeeper
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.errors import InvalidInput
-from ratekeeper.lab.pictures import curve, ranks, stacked, ticks_of
-from ratekeeper.lab.plots import LANE_HEAD, counted, duration, lane_cells, percent
+from ratekeeper.lab.files import writing
+from ratekeeper.lab.replay_text import clean, notes, share
 from ratekeeper.lab.simulate import under
-from ratekeeper.lab.summary import clean, notes, share
-from ratekeeper.lab.writing import writing
-from ratekeeper.model import Limit, Several, parse_limits
+from ratekeeper.lab.svg import curve, ranks, stacked, ticks_of
+from ratekeeper.lab.text import LANE_HEAD, counted, duration, lane_cells, percent
+from ratekeeper.limit import Limit, LimitSet, parse_limits
 from ratekeeper.units import format_period
+from ratekeeper.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ratekeeper.lab.compare import Comparison
-    from ratekeeper.lab.replay import ClientOutcome, PathOutcome, Replay
+    from ratekeeper.lab.outcome import ClientOutcome, PathOutcome, Replay
     from ratekeeper.lab.simulate import Simulation
 
 MOST_PLAYED = 20_000
@@ -277,7 +277,7 @@ def first_limit(text: str) -> Limit:
         found = parse_limits([part.rpartition(": ")[2].strip() for part in text.replace(";", ",").split(",")])
     except InvalidInput:
         found = Limit(100, 60)
-    first = found.limits[0] if isinstance(found, Several) else found
+    first = found.limits[0] if isinstance(found, LimitSet) else found
     if first.is_unlimited or first.is_leased:
         first = Limit(100, 60)
     return under(first, "gcra")
@@ -299,7 +299,7 @@ def page(title: str, body: list[str], about: str, times: list[int], who: list[in
         "css": asset("report.css"),
         "body": "\n".join(body),
         "about_play": escape(about),
-        "footer": f"Made by ratekeeper {ratekeeper.__version__}. The rules in this page are those of production.",
+        "footer": f"Made by ratekeeper {__version__}. The rules in this page are those of production.",
         "played": json.dumps(played).replace("<", "\\u003c"),
         "rules_js": asset("rules.js"),
         "play_js": asset("play.js").replace('"use strict";', ""),

@@ -15,26 +15,29 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
+from ratekeeper.check import Check
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.keys import encode
-from ratekeeper.lab import measure, shapes
+from ratekeeper.lab import measure
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
-from ratekeeper.lab.each import each_of
-from ratekeeper.lab.frames import frame
+from ratekeeper.lab.dataframe import frame
+from ratekeeper.lab.decide_batch import each_of
+from ratekeeper.lab.traffic import Traffic
+from ratekeeper.lab.traffic import traffic as make_traffic
+from ratekeeper.limit import Limit, LimitSet, parse_limits
 from ratekeeper.limiter import Limiter
-from ratekeeper.model import Check, Limit, Several, parse_limits
-from ratekeeper.plan import is_leaky
+from ratekeeper.rules.counter import is_leaky
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ratekeeper.lab.each import CheckEach, Way
-    from ratekeeper.lab.frames import Frame
-    from ratekeeper.lab.shapes import Retry, Traffic
+    from ratekeeper.lab.dataframe import Frame
+    from ratekeeper.lab.decide_batch import CheckEach, Way
+    from ratekeeper.lab.traffic import ClientRetry
     from ratekeeper.units import Seconds
 
-    Limits = str | Limit | Several | Sequence[str | Limit]
+    Limits = str | Limit | LimitSet | Sequence[str | Limit]
     Progress = Callable[[str, int, int], object]  # what is being done, how much of it is done, and how much there is
 
 BINS = 240
@@ -109,7 +112,7 @@ class Simulation:
         }
 
     def __str__(self) -> str:
-        from ratekeeper.lab.plots import lanes_as_text
+        from ratekeeper.lab.text import lanes_as_text
 
         return lanes_as_text(self)
 
@@ -134,14 +137,14 @@ def simulate(
     or a Traffic.  ``shared`` counts all clients as one.
     """
     lanes = lanes_of(limits, algorithms)
-    first = lanes[0].limits[0] if isinstance(lanes[0], Several) else lanes[0]
+    first = lanes[0].limits[0] if isinstance(lanes[0], LimitSet) else lanes[0]
     if isinstance(traffic, str):
-        traffic = shapes.traffic(traffic, first, load=load, clients=clients, seconds=seconds, seed=seed)
-    elif not isinstance(traffic, shapes.Traffic):
+        traffic = make_traffic(traffic, first, load=load, clients=clients, seconds=seconds, seed=seed)
+    elif not isinstance(traffic, Traffic):
         raise InvalidInput(f"traffic: expected the name of a shape, or Traffic, got {shown(traffic)}.")
     elif (load, clients, seconds) != (None, None, None):
         raise InvalidInput("simulate: expected load, clients and seconds with the name of a shape, got Traffic too.")
-    asked = Asked(traffic, shared)
+    asked = SimulatedCalls(traffic, shared)
     runs = [run(limit, asked, store, progress) for limit in lanes]
     end = max(calls.end() for calls in runs)  # one axis of time for all lanes
     return Simulation(
@@ -149,7 +152,7 @@ def simulate(
     )
 
 
-def lanes_of(limits: Limits | Sequence[Limits], algorithms: Iterable[str] | None) -> list[Limit | Several]:
+def lanes_of(limits: Limits | Sequence[Limits], algorithms: Iterable[str] | None) -> list[Limit | LimitSet]:
     items = list(limits) if isinstance(limits, (list, tuple)) else [limits]
     if not items:
         raise InvalidInput("simulate: expected at least one limit, got an empty list.")
@@ -163,12 +166,12 @@ def lanes_of(limits: Limits | Sequence[Limits], algorithms: Iterable[str] | None
     return list(dict.fromkeys(lanes))
 
 
-def with_algorithm(limits: Any, name: str | None) -> Limit | Several:
+def with_algorithm(limits: Any, name: str | None) -> Limit | LimitSet:
     """The limits, under that algorithm where one is given; a burst goes where there is none."""
     found = parse_limits(limits)
     if name is None:
         return found
-    parts = found.limits if isinstance(found, Several) else (found,)
+    parts = found.limits if isinstance(found, LimitSet) else (found,)
     return parse_limits([under(part, name) for part in parts])
 
 
@@ -178,7 +181,7 @@ def under(limit: Limit, name: str) -> Limit:
     return Limit(limit.count, limit.micros / SECOND, burst=burst, algorithm=name, slices=slices)
 
 
-class Asked:
+class SimulatedCalls:
     """Traffic, made ready once for all lanes."""
 
     def __init__(self, traffic: Traffic, shared: bool) -> None:
@@ -188,11 +191,11 @@ class Asked:
         self.names = list(map(self.keys.__getitem__, traffic.who))
 
 
-class Calls:
+class RecordedCalls:
     """Calls and what became of them, in columns: those of the traffic, or with the retries that followed."""
 
     def __init__(
-        self, limit: Limit | Several, times: Sequence[int], who: Sequence[int], costs: Sequence[int] | None
+        self, limit: Limit | LimitSet, times: Sequence[int], who: Sequence[int], costs: Sequence[int] | None
     ) -> None:
         self.limit = limit
         self.times = times
@@ -206,7 +209,7 @@ class Calls:
         return max(self.turns or self.times[-1:], default=-1) + 1
 
 
-def run(limit: Limit | Several, asked: Asked, store: str, progress: Progress | None) -> Calls:
+def run(limit: Limit | LimitSet, asked: SimulatedCalls, store: str, progress: Progress | None) -> RecordedCalls:
     """Decide all calls under one limit."""
     clock = VirtualClock()
     opened = open_in_virtual_time(store, clock)
@@ -217,7 +220,7 @@ def run(limit: Limit | Several, asked: Asked, store: str, progress: Progress | N
         if traffic.retry is not None:
             calls = with_retries(limiter, clock, traffic, traffic.retry, asked.keys, tell)
         else:
-            calls = Calls(limit, traffic.times, traffic.who, traffic.costs)
+            calls = RecordedCalls(limit, traffic.times, traffic.who, traffic.costs)
             decide_all(limiter, clock, calls, asked, tell)
         calls.state_bytes = mean_state(limiter, calls, asked.keys)
         return calls
@@ -226,7 +229,11 @@ def run(limit: Limit | Several, asked: Asked, store: str, progress: Progress | N
 
 
 def decide_all(
-    limiter: Limiter, clock: VirtualClock, calls: Calls, asked: Asked, tell: Callable[[int], object] | None
+    limiter: Limiter,
+    clock: VirtualClock,
+    calls: RecordedCalls,
+    asked: SimulatedCalls,
+    tell: Callable[[int], object] | None,
 ) -> None:
     store = limiter.store
     decide: Callable[[slice], tuple[bytes, bytes]] = partial(decide_singly, limiter, clock, calls, asked)
@@ -244,14 +251,14 @@ def decide_all(
         calls.turns = turns
 
 
-def decide_together(check_each: CheckEach, way: Way, asked: Asked, part: slice) -> tuple[bytes, bytes]:
+def decide_together(check_each: CheckEach, way: Way, asked: SimulatedCalls, part: slice) -> tuple[bytes, bytes]:
     """Calls of cost 1, many in one go: which are admitted, and when each has its turn."""
     names = asked.names[part]
     return check_each([way] * len(names), names, asked.times[part])[:2]
 
 
 def decide_singly(
-    limiter: Limiter, clock: VirtualClock, calls: Calls, asked: Asked, part: slice
+    limiter: Limiter, clock: VirtualClock, calls: RecordedCalls, asked: SimulatedCalls, part: slice
 ) -> tuple[bytes, bytes]:
     """The same one by one: calls that cost more, or a store elsewhere."""
     check, hand = limiter.check, clock.hand
@@ -267,15 +274,15 @@ def with_retries(
     limiter: Limiter,
     clock: VirtualClock,
     traffic: Traffic,
-    retry: Retry,
+    retry: ClientRetry,
     keys: list[str],
     tell: Callable[[int], object] | None,
-) -> Calls:
+) -> RecordedCalls:
     """Refused calls come back: what is asked depends on what was answered, so each lane has calls of its own."""
     costs = traffic.costs or [1] * len(traffic)
     waiting = list(zip(traffic.times, range(len(traffic)), [0] * len(traffic), traffic.who, costs, strict=True))
     times, who, paid = array("q"), array("q"), array("q")
-    calls = Calls(limiter.limits, times, who, paid)
+    calls = RecordedCalls(limiter.limits, times, who, paid)
     turns = array("q")
     hand = clock.hand
     fresh = len(waiting)
@@ -306,10 +313,10 @@ def with_retries(
     return calls
 
 
-def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
+def lane_of(calls: RecordedCalls, traffic: Traffic, shared: bool, end: int) -> Lane:
     """The figures of one lane; its bins end at ``end``."""
     limit, allowed, costs = calls.limit, calls.allowed, calls.costs
-    parts = limit.limits if isinstance(limit, Several) else (limit,)
+    parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
     clients = len(traffic.clients)
     pairs = [(part.count, part.micros) for part in parts]
     over = max(traffic.span, calls.times[-1] + 1 if calls.times else 0)
@@ -353,7 +360,7 @@ def lane_of(calls: Calls, traffic: Traffic, shared: bool, end: int) -> Lane:
 
 
 def weighed(
-    calls: Calls, clients: int, paid: Sequence[int] | None, lost: Sequence[int] | None
+    calls: RecordedCalls, clients: int, paid: Sequence[int] | None, lost: Sequence[int] | None
 ) -> tuple[list[int], list[int]]:
     """What each client got, and what it did not get."""
     if paid is None or lost is None:
@@ -369,7 +376,7 @@ def weighed(
 
 
 def worst_turns(
-    turns: Sequence[int], calls: Calls, shared: bool, clients: int, pairs: list[tuple[int, int]]
+    turns: Sequence[int], calls: RecordedCalls, shared: bool, clients: int, pairs: list[tuple[int, int]]
 ) -> list[int]:
     """The most turns of one key in any stretch of each period; a key's calls have theirs in the order they came."""
     who, allowed = calls.who, calls.allowed
@@ -380,7 +387,7 @@ def worst_turns(
     return [measure.worst_of_keys(turns, None if shared else who, allowed, clients, period) for _, period in pairs]
 
 
-def mean_state(limiter: Limiter, calls: Calls, keys: list[str]) -> float:
+def mean_state(limiter: Limiter, calls: RecordedCalls, keys: list[str]) -> float:
     """What the states of the clients take, of a thousand of them at most."""
     names = dict.fromkeys(keys[client] for client in islice(dict.fromkeys(islice(calls.who, SAMPLED)), 1000))
     plan = tuple([Check(limiter.name, encode(name), limiter.limits, 1) for name in names])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratekeeper.errors import InvalidInput
-from ratekeeper.lab.columns import decoded
-from ratekeeper.lab.logs import Reader
-from ratekeeper.lab.shapes import Traffic, recorded
-from ratekeeper.lab.source import Source, merged
+from ratekeeper.lab.log_columns import decoded
+from ratekeeper.lab.log_lines import LineReader
+from ratekeeper.lab.log_stream import Source, merged
+from ratekeeper.lab.traffic import Traffic, recorded
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def load_trace(path: str | Path) -> Traffic:
     """The calls of an access log, or of lines such as ``12.5,ann`` and ``12.75,bob,3``."""
-    source = Source(str(path), Reader(str(path)))
+    source = Source(str(path), LineReader(str(path)))
     try:
         first = source.stream.peek(512).split(b"\n")[0].strip() if hasattr(source.stream, "peek") else b""
         if is_row(first.decode("utf-8", "replace")):

@@ -32,7 +32,7 @@ def info() -> dict[str, object]:
     """What decides here, and why: the version, the engine and the facts of the platform it depends on."""
     import platform
 
-    from ratekeeper import __version__
+    from ratekeeper.version import __version__
 
     return {
         "version": __version__,

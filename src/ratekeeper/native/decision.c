@@ -398,5 +398,5 @@ static PyType_Slot decision_slots[] = {
     {Py_nb_bool, decision_true},
     {0, NULL}};
 
-PyType_Spec decision_spec = {"ratekeeper.model.Decision", sizeof(DecisionObject), 0,
+PyType_Spec decision_spec = {"ratekeeper.decision.Decision", sizeof(DecisionObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, decision_slots};

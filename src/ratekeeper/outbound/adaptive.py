@@ -12,22 +12,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.drive import adrive, drive
+from ratekeeper.check import Check
 from ratekeeper.errors import InvalidInput, InvalidStore, shown
-from ratekeeper.flow import Lines, acquire_plan, give_back
+from ratekeeper.flow.acquire import acquire_plan
+from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.flow.settle import give_back
 from ratekeeper.keys import encode
-from ratekeeper.model import MOST_LEASES, Check, Limit
+from ratekeeper.limit import MOST_LEASES, Limit
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.stores import expect_store, open_store
+from ratekeeper.stores import open_store
+from ratekeeper.stores.options import expect_store
 from ratekeeper.units import LEASE, SECOND
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ratekeeper.check import Plan
     from ratekeeper.clock import Clock
+    from ratekeeper.decision import Decision
     from ratekeeper.keys import Key
-    from ratekeeper.model import Decision, Plan
-    from ratekeeper.stores import Store
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
 TOLERANCE = 1.5  # an answer that takes so many times as long as on a quiet day is no sign of waiting yet
@@ -120,7 +125,7 @@ class Adaptive:
                 "adaptive: expected memory:// or Redis, as a table in shared memory has room for one count, got shm://."
             )
         self.store: Any = store
-        self.lines = Lines()
+        self.lines = WaitQueue()
         self.in_flight = 0
         self.limits: dict[int, Limit] = {}
 
@@ -129,9 +134,9 @@ class Adaptive:
         """How many at once, now."""
         return self.gradient.limit
 
-    def hold(self, timeout: Seconds | None = None, priority: int = 0) -> Hold:
+    def hold(self, timeout: Seconds | None = None, priority: int = 0) -> AdaptivePermit:
         """A block that holds a place; waits for one, for ever or up to ``timeout`` seconds, then raises TooLate."""
-        return Hold(self, patience_of(timeout), priority)
+        return AdaptivePermit(self, patience_of(timeout), priority)
 
     def plan(self) -> Plan:
         count = self.limit
@@ -141,7 +146,7 @@ class Adaptive:
         return (Check(self.name, self.key, limit, 1),)
 
 
-class Hold:
+class AdaptivePermit:
     """One call's place.  ``failed`` may be set to tell that the other side is overloaded."""
 
     def __init__(self, adaptive: Adaptive, patience: int | None, priority: int) -> None:
@@ -171,7 +176,7 @@ class Hold:
         adaptive.in_flight -= 1
         return give_back(self.plan, self.decision)
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> AdaptivePermit:
         adaptive = self.adaptive
         self.began(drive(self.begin(), adaptive.store, adaptive.store.clock, adaptive.lines))
         return self
@@ -180,7 +185,7 @@ class Hold:
         adaptive = self.adaptive
         drive(self.end(kind), adaptive.store, adaptive.store.clock, adaptive.lines)
 
-    async def __aenter__(self) -> Hold:
+    async def __aenter__(self) -> AdaptivePermit:
         adaptive = self.adaptive
         self.began(await adrive(self.begin(), adaptive.store, adaptive.store.clock, adaptive.lines))
         return self

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from ratekeeper.drive import adrive
 from ratekeeper.errors import InvalidInput
-from ratekeeper.outbound.delivery import Lost, Reply, TooLate, Wire, deliver
-from ratekeeper.outbound.transport import Office
+from ratekeeper.flow.drive import adrive
+from ratekeeper.outbound.client import PacedClient
+from ratekeeper.outbound.delivery import Lost, Reply, Sender, TooLate, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision
+    from ratekeeper.decision import Decision
+    from ratekeeper.outbound.limits import Limits
     from ratekeeper.outbound.retry import Retry
-    from ratekeeper.outbound.route import Limits
-    from ratekeeper.stores import Store
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
     Request = aiohttp.ClientRequest
@@ -61,7 +61,7 @@ class PacedMiddleware:
                 f"aiohttp: expected 3.12 or newer, which has client middlewares, got {aiohttp.__version__}."
             )
         self.options = {"priority": priority}
-        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
 
     async def __call__(self, request: Request, handler: Handler) -> aiohttp.ClientResponse:
         async def send() -> Reply:
@@ -86,7 +86,7 @@ class PacedMiddleware:
             options=self.options,
         )
         traffic = self.office.traffic
-        wire: Any = Wire(traffic.store, send, lambda response: response.release())
+        wire: Any = Sender(traffic.store, send, lambda response: response.release())
         try:
             return await adrive(deliver(traffic, errand), wire, traffic.clock, traffic.lines)
         except TooLate as error:

@@ -16,25 +16,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.drive import adrive, drive
+from ratekeeper.check import Check, whole_cost
 from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, did_you_mean, shown
-from ratekeeper.flow import Lines, acquire_plan, ask, give_back
+from ratekeeper.flow.acquire import acquire_plan
+from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.flow.settle import ask, give_back
 from ratekeeper.keys import encode
-from ratekeeper.model import Check, parse_limits, whole_cost
+from ratekeeper.limit import parse_limits
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.outbound.route import expect_rate
-from ratekeeper.stores import expect_store, open_store
+from ratekeeper.outbound.limits import expect_rate
+from ratekeeper.stores import open_store
+from ratekeeper.stores.options import expect_store
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
+    from ratekeeper.check import Plan
     from ratekeeper.clock import Clock
-    from ratekeeper.flow import Flow
+    from ratekeeper.decision import Decision
+    from ratekeeper.flow.effects import Flow
     from ratekeeper.keys import Key
-    from ratekeeper.model import Decision, Plan
-    from ratekeeper.outbound.route import Limits
-    from ratekeeper.stores import Store
+    from ratekeeper.outbound.limits import Limits
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
 
@@ -66,7 +71,7 @@ class Purse:
         self.parent = parent
         self.owned: Any = None
         self.store: Any
-        self.lines: Lines = Lines() if parent is None else parent.lines
+        self.lines: WaitQueue = WaitQueue() if parent is None else parent.lines
         if parent is not None:
             self.store = parent.store
         elif isinstance(store, str):
@@ -211,10 +216,10 @@ class Budget(Purse):
 
     def reserve(
         self, key: Key | None = None, *, timeout: Seconds | None = None, priority: int = 0, **costs: int
-    ) -> Held:
+    ) -> BudgetReservation:
         """Take an estimate, waiting up to ``timeout`` seconds; settle it later.  A block raises TooLate if refused."""
         asked, plan, flow = self.taking(key, timeout, priority, costs)
-        held = Held(self, key, asked, plan)
+        held = BudgetReservation(self, key, asked, plan)
         held.taken(drive(flow, self.store, self.store.clock, self.lines))
         return held
 
@@ -228,7 +233,7 @@ class Budget(Purse):
             self.owned.close()
 
 
-class Held(Spending):
+class BudgetReservation(Spending):
     """A reservation of a Budget."""
 
     def add(self, **amounts: int) -> None:
@@ -242,7 +247,7 @@ class Held(Spending):
     def run(self, flow: Flow[None]) -> None:
         drive(flow, self.purse.store, self.purse.store.clock, self.purse.lines)
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> BudgetReservation:
         self.required()
         return self
 
@@ -261,10 +266,10 @@ class AsyncBudget(Purse):
 
     def reserve(
         self, key: Key | None = None, *, timeout: Seconds | None = None, priority: int = 0, **costs: int
-    ) -> AsyncHeld:
+    ) -> AsyncBudgetReservation:
         """Take an estimate, waiting up to ``timeout`` seconds: ``async with``, or await it."""
         asked, plan, flow = self.taking(key, timeout, priority, costs)
-        return AsyncHeld(self, key, asked, plan, flow)
+        return AsyncBudgetReservation(self, key, asked, plan, flow)
 
     async def left(self, key: Key | None = None) -> dict[str, int]:
         """What is left of each unit, here and above."""
@@ -278,7 +283,7 @@ class AsyncBudget(Purse):
                 await closing
 
 
-class AsyncHeld(Spending):
+class AsyncBudgetReservation(Spending):
     """A reservation of an AsyncBudget."""
 
     def __init__(
@@ -287,11 +292,11 @@ class AsyncHeld(Spending):
         super().__init__(purse, key, costs, plan)
         self.flow = flow
 
-    async def take(self) -> AsyncHeld:
+    async def take(self) -> AsyncBudgetReservation:
         self.taken(await adrive(self.flow, self.purse.store, self.purse.store.clock, self.purse.lines))
         return self
 
-    def __await__(self) -> Generator[Any, None, AsyncHeld]:
+    def __await__(self) -> Generator[Any, None, AsyncBudgetReservation]:
         return self.take().__await__()
 
     async def add(self, **amounts: int) -> None:
@@ -305,7 +310,7 @@ class AsyncHeld(Spending):
     async def run(self, flow: Flow[None]) -> None:
         await adrive(flow, self.purse.store, self.purse.store.clock, self.purse.lines)
 
-    async def __aenter__(self) -> AsyncHeld:
+    async def __aenter__(self) -> AsyncBudgetReservation:
         await self.take()
         self.required()
         return self

@@ -1,7 +1,7 @@
 """One request on its way out: hold, turn, send, listen, and send again where that is right.
 
 Written once for every client library and both colours: ``deliver`` is a flow (see ``ratekeeper.flow``).  Besides the
-store's operations it asks for ``send`` and ``discard``, which a ``Wire`` answers with the client library's own.
+store's operations it asks for ``send`` and ``discard``, which a ``Sender`` answers with the client library's own.
 
 Law: a request is sent only after its turn; never while a hold is known; at most ``max_retries`` times again; and its
 waits together never exceed ``max_wait``: a wait that would is not begun.
@@ -12,13 +12,16 @@ from __future__ import annotations
 from random import Random
 from time import time
 
+from ratekeeper.decision import Decision
 from ratekeeper.errors import InvalidInput, LimitExceeded, StoreUnavailable, shown
-from ratekeeper.flow import Ask, Lines, Sleep, acquire_plan, ask
-from ratekeeper.model import Decision
-from ratekeeper.outbound.holds import LOOK, Holds
-from ratekeeper.outbound.learn import Learned
+from ratekeeper.flow.acquire import acquire_plan
+from ratekeeper.flow.effects import Ask, Sleep
+from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.flow.settle import ask
+from ratekeeper.outbound.cooldown import LOOK, Cooldowns
+from ratekeeper.outbound.response_limits import read
 from ratekeeper.outbound.retry import Retry, is_refusal, may_resend
-from ratekeeper.outbound.told import read
+from ratekeeper.outbound.server_quota import ServerQuotas
 from ratekeeper.units import SECOND, to_micros
 
 TYPE_CHECKING = False
@@ -26,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ratekeeper.flow import Flow
-    from ratekeeper.model import Plan
-    from ratekeeper.outbound.told import Told
-    from ratekeeper.stores import Store
+    from ratekeeper.check import Plan
+    from ratekeeper.flow.effects import Flow
+    from ratekeeper.outbound.response_limits import ServerLimits
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
 
@@ -60,7 +63,7 @@ class Reply:
         status: int,
         headers: Iterable[tuple[str, str]] = (),
         is_cached: bool = False,
-        told: Told | None = None,
+        told: ServerLimits | None = None,
     ) -> None:
         self.response = response
         self.status = status
@@ -77,7 +80,7 @@ class Lost(Exception):
         self.was_sent = was_sent
 
 
-class Errand:
+class PacedRequest:
     """What there is to send, as far as pacing and retrying care."""
 
     __slots__ = ("is_idempotent", "is_replayable", "key", "max_wait", "name", "plan", "priority")
@@ -102,7 +105,7 @@ class Errand:
         self.priority = priority
 
 
-class Traffic:
+class Pacer:
     """What all requests of one transport share: who waits, who told us to, and what was learned."""
 
     def __init__(
@@ -111,9 +114,9 @@ class Traffic:
         self.store = store
         self.clock = store.clock
         self.retry = retry
-        self.lines = Lines()
-        self.holds = Holds(f"{space} holds", self.clock, LOOK if store.blocking else 0)
-        self.learned = Learned()
+        self.lines = WaitQueue()
+        self.holds = Cooldowns(f"{space} holds", self.clock, LOOK if store.blocking else 0)
+        self.learned = ServerQuotas()
         self.chance = Random() if chance is None else chance
         self.wall = wall
 
@@ -121,7 +124,7 @@ class Traffic:
         return self.clock.nanos() // 1000
 
 
-class Wire:
+class Sender:
     """The store, and beside it what a client library does with one request."""
 
     def __init__(self, store: Store, send: Callable[[], Any], discard: Callable[[Any], Any]) -> None:
@@ -133,7 +136,7 @@ class Wire:
         return getattr(self.store, operation)
 
 
-def deliver(traffic: Traffic, errand: Errand) -> Flow[Any]:
+def deliver(traffic: Pacer, errand: PacedRequest) -> Flow[Any]:
     """Send when it is its turn, and again where that is right; returns the last response."""
     until = None if errand.max_wait is None else traffic.now() + errand.max_wait
     tries = 0
@@ -161,7 +164,7 @@ def deliver(traffic: Traffic, errand: Errand) -> Flow[Any]:
         tries += 1
 
 
-def listen(traffic: Traffic, errand: Errand, status: int, told: Told) -> Flow[int | None]:
+def listen(traffic: Pacer, errand: PacedRequest, status: int, told: ServerLimits) -> Flow[int | None]:
     """Let everybody know what a server said; returns the microseconds that it wants to be left alone."""
     if status < 300 or status >= 400:  # fields on a redirect would delay following it
         traffic.learned.observe(errand.key, told.quotas, traffic.now())
@@ -171,7 +174,7 @@ def listen(traffic: Traffic, errand: Errand, status: int, told: Told) -> Flow[in
     return wanted
 
 
-def turn(traffic: Traffic, errand: Errand, until: int | None) -> Flow[None]:
+def turn(traffic: Pacer, errand: PacedRequest, until: int | None) -> Flow[None]:
     """Wait until nobody told us to wait, it is one's turn, and what was learned allows it; or raise TooLate."""
     while True:
         held = yield from reached(traffic.holds.find(errand.key), traffic.holds.known(errand.key))
@@ -199,7 +202,7 @@ def turn(traffic: Traffic, errand: Errand, until: int | None) -> Flow[None]:
             yield from ask("refund", errand.plan)
 
 
-def paced(traffic: Traffic, errand: Errand, patience: int | None) -> Flow[tuple[Decision, ...]]:
+def paced(traffic: Pacer, errand: PacedRequest, patience: int | None) -> Flow[tuple[Decision, ...]]:
     line = tuple([(check.space, check.key) for check in errand.plan])
     return (yield from acquire_plan(traffic.lines, line, errand.plan, patience, traffic.clock, errand.priority))
 
@@ -212,7 +215,7 @@ def reached(flow: Flow[Any], otherwise: Any) -> Flow[Any]:
         return otherwise
 
 
-def in_time(traffic: Traffic, wait: int, until: int | None) -> bool:
+def in_time(traffic: Pacer, wait: int, until: int | None) -> bool:
     return until is None or traffic.now() + wait <= until
 
 

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from ratekeeper.drive import adrive, drive
-from ratekeeper.outbound.delivery import Reply, TooLate, Wire, deliver, listen, turn
-from ratekeeper.outbound.told import read_grpc
-from ratekeeper.outbound.transport import Office
+from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.outbound.client import PacedClient
+from ratekeeper.outbound.delivery import Reply, Sender, TooLate, deliver, listen, turn
+from ratekeeper.outbound.response_limits import read_grpc
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision
-    from ratekeeper.outbound.delivery import Errand
+    from ratekeeper.decision import Decision
+    from ratekeeper.outbound.delivery import PacedRequest
+    from ratekeeper.outbound.limits import Limits
+    from ratekeeper.outbound.response_limits import ServerLimits
     from ratekeeper.outbound.retry import Retry
-    from ratekeeper.outbound.route import Limits
-    from ratekeeper.outbound.told import Told
-    from ratekeeper.stores import Store
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
 OK, REFUSED, UNAVAILABLE, OTHER = 200, 429, 503, 500
@@ -87,11 +87,11 @@ class Line:
     ) -> None:
         self.idempotent = frozenset(idempotent)
         self.priority = priority
-        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous)
+        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous)
         self.traffic = self.office.traffic
         self.listening: set[Any] = set()
 
-    def errand(self, details: Any, is_replayable: bool) -> Errand:
+    def errand(self, details: Any, is_replayable: bool) -> PacedRequest:
         method = details.method.decode() if isinstance(details.method, bytes) else details.method
         service, _, own = method.removeprefix("/").rpartition("/")
         options: dict[str, Any] = {"priority": self.priority}
@@ -112,7 +112,7 @@ class Line:
         made.name = method
         return made
 
-    def judge(self, code: grpc.StatusCode, metadata: Any) -> tuple[int, Told]:
+    def judge(self, code: grpc.StatusCode, metadata: Any) -> tuple[int, ServerLimits]:
         """How a call ended, as the status of a response, and what its server told."""
         told = read_grpc(metadata or (), self.traffic.wall())
         if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE) and told.wait is not None:
@@ -174,13 +174,13 @@ class PacedInterceptor(
 
     def run(self, flow: Any, send: Any) -> Any:
         traffic = self.line.traffic
-        wire: Any = Wire(traffic.store, send, lambda call: None)
+        wire: Any = Sender(traffic.store, send, lambda call: None)
         try:
             return drive(flow, wire, traffic.clock, traffic.lines)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name) from None
 
-    def watch(self, call: Any, errand: Errand) -> None:
+    def watch(self, call: Any, errand: PacedRequest) -> None:
         """Listen to how ``call`` ends."""
 
         def ended(_: Any) -> None:
@@ -221,18 +221,18 @@ class AsyncCalls:
 
     async def run(self, flow: Any, send: Any) -> Any:
         traffic = self.line.traffic
-        wire: Any = Wire(traffic.store, send, lambda call: None)
+        wire: Any = Sender(traffic.store, send, lambda call: None)
         try:
             return await adrive(flow, wire, traffic.clock, traffic.lines)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name) from None
 
-    def watch(self, call: Any, errand: Errand) -> None:
+    def watch(self, call: Any, errand: PacedRequest) -> None:
         listening = asyncio.ensure_future(self.hear(call, errand))
         self.line.listening.add(listening)  # the loop itself keeps no hold of it
         listening.add_done_callback(self.line.listening.discard)
 
-    async def hear(self, call: Any, errand: Errand) -> None:
+    async def hear(self, call: Any, errand: PacedRequest) -> None:
         status, told = self.line.judge(await call.code(), await call.trailing_metadata())
         await self.run(listen(self.line.traffic, errand, status, told), None)
 

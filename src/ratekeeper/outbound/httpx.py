@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from ratekeeper.drive import adrive, drive
-from ratekeeper.outbound.delivery import Lost, Reply, TooLate, Wire, deliver
-from ratekeeper.outbound.transport import Office
+from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.outbound.client import PacedClient
+from ratekeeper.outbound.delivery import Lost, Reply, Sender, TooLate, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision
-    from ratekeeper.outbound.delivery import Errand
+    from ratekeeper.decision import Decision
+    from ratekeeper.outbound.delivery import PacedRequest
+    from ratekeeper.outbound.limits import Limits
     from ratekeeper.outbound.retry import Retry
-    from ratekeeper.outbound.route import Limits
-    from ratekeeper.stores import Store
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -58,7 +58,7 @@ class PacedTransport(httpx.BaseTransport):
         clock: Clock | None = None,
     ) -> None:
         self.inner = httpx.HTTPTransport() if inner is None else inner
-        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         def send() -> Reply:
@@ -68,7 +68,7 @@ class PacedTransport(httpx.BaseTransport):
                 raise Lost(error, not isinstance(error, NOT_SENT)) from error
 
         traffic = self.office.traffic
-        wire: Any = Wire(traffic.store, send, lambda response: response.close())
+        wire: Any = Sender(traffic.store, send, lambda response: response.close())
         flow = deliver(traffic, errand_of(self.office, request))
         try:
             return drive(flow, wire, traffic.clock, traffic.lines)
@@ -109,7 +109,7 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
         clock: Clock | None = None,
     ) -> None:
         self.inner = httpx.AsyncHTTPTransport() if inner is None else inner
-        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         async def send() -> Reply:
@@ -119,7 +119,7 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
                 raise Lost(error, not isinstance(error, NOT_SENT)) from error
 
         traffic = self.office.traffic
-        wire: Any = Wire(traffic.store, send, lambda response: response.aclose())
+        wire: Any = Sender(traffic.store, send, lambda response: response.aclose())
         flow = deliver(traffic, errand_of(self.office, request))
         try:
             return await adrive(flow, wire, traffic.clock, traffic.lines)
@@ -143,7 +143,7 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
         await self.aclose()
 
 
-def errand_of(office: Office, request: httpx.Request) -> Errand:
+def errand_of(office: PacedClient, request: httpx.Request) -> PacedRequest:
     url = request.url
     return office.errand(
         request,

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.outbound.route import expect_rate, paced_limit
+from ratekeeper.outbound.limits import expect_rate, paced_limit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 
     from ratekeeper.clock import Clock
+    from ratekeeper.decision import Decision
     from ratekeeper.keys import Key
-    from ratekeeper.model import Decision
-    from ratekeeper.outbound.route import Limits
-    from ratekeeper.stores import Store
+    from ratekeeper.outbound.limits import Limits
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
     F = TypeVar("F", bound=Callable[..., Any])

@@ -12,18 +12,18 @@ import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.utils import rewind_body
 
-from ratekeeper.drive import drive
-from ratekeeper.outbound.delivery import Lost, Reply, TooLate, Wire, deliver
-from ratekeeper.outbound.transport import Office
+from ratekeeper.flow.drive import drive
+from ratekeeper.outbound.client import PacedClient
+from ratekeeper.outbound.delivery import Lost, Reply, Sender, TooLate, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision
+    from ratekeeper.decision import Decision
+    from ratekeeper.outbound.limits import Limits
     from ratekeeper.outbound.retry import Retry
-    from ratekeeper.outbound.route import Limits
-    from ratekeeper.stores import Store
+    from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
     Prepared = requests.PreparedRequest
@@ -60,7 +60,7 @@ class PacedAdapter(BaseAdapter):
         super().__init__()
         self.inner = HTTPAdapter() if inner is None else inner
         self.options: dict[str, Any] = {}
-        self.office = Office(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
 
     def send(self, request: Prepared, *args: Any, **kwargs: Any) -> requests.Response:
         sent = 0
@@ -95,7 +95,7 @@ class PacedAdapter(BaseAdapter):
             options=self.options,
         )
         traffic = self.office.traffic
-        wire: Any = Wire(traffic.store, send, lambda response: response.close())
+        wire: Any = Sender(traffic.store, send, lambda response: response.close())
         try:
             return drive(deliver(traffic, errand), wire, traffic.clock, traffic.lines)
         except TooLate as error:

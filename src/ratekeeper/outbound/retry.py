@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
 
-    from ratekeeper.outbound.told import Told
+    from ratekeeper.outbound.response_limits import ServerLimits
 
 REFUSED = 429
 FORBIDDEN = 403
@@ -52,12 +52,12 @@ class Retry:
         return (told or 0) + int(chance.random() * self.window(tries) * SECOND)
 
 
-def is_refusal(status: int, told: Told) -> bool:
+def is_refusal(status: int, told: ServerLimits) -> bool:
     """Whether a server said "not now": 429, or 403 or 503 with a wait (GitHub refuses with either)."""
     return status == REFUSED or (status in (FORBIDDEN, UNAVAILABLE) and told.wait is not None)
 
 
-def may_resend(status: int, told: Told, is_idempotent: bool) -> bool:
+def may_resend(status: int, told: ServerLimits, is_idempotent: bool) -> bool:
     """Whether the request may be sent again: what was refused was not done, what failed may have been."""
     if told.never:
         return False

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from ratekeeper.errors import InvalidLimit, did_you_mean, shown
+from ratekeeper.limit import MOST, Limit
 from ratekeeper.limiter import AsyncLimiter, Limiter
-from ratekeeper.model import MOST, Limit
-from ratekeeper.outbound.route import expect_rate
+from ratekeeper.outbound.limits import expect_rate
 from ratekeeper.units import take_period
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ratekeeper.clock import Clock
     from ratekeeper.keys import Key
-    from ratekeeper.stores import Store
+    from ratekeeper.stores.protocol import Store
 
 SIZES = {"b": 1, "byte": 1, "bytes": 1}
 SIZES |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}

@@ -18,23 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import HiredisError, Reader
 
+from ratekeeper.check import Check, whole_cost
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, shown
 from ratekeeper.keys import encode
-from ratekeeper.model import Check, Limit, whole_cost
-from ratekeeper.service.door import Door, Guest, log
+from ratekeeper.limit import Limit
+from ratekeeper.service.connection import ClientConnection, Listener, log
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ratekeeper.model import Decision
-    from ratekeeper.service.keeper import Keeper
+    from ratekeeper.decision import Decision
+    from ratekeeper.service.decider import Decider
     from ratekeeper.service.options import Bounds
-    from ratekeeper.stores.standby import Desk
+    from ratekeeper.stores.fallback import FallbackTable
 
     Words = list[bytes]
     # What CL.THROTTLE asks of a limit: its table, or its desk if it is elsewhere, and what a call takes.
-    Terms = tuple[Any, Desk | None, int]
+    Terms = tuple[Any, FallbackTable | None, int]
 
 SPACE = "CL.THROTTLE"
 MOST_TOLD = 64  # who was refused most in a second
@@ -47,12 +48,12 @@ class NoCommand(HiredisError):
     """The protocol, but no list of words."""
 
 
-class RespGuest(Guest):
+class RespConnection(ClientConnection):
     """One Redis client."""
 
-    door: RespDoor
+    door: RespListener
 
-    def __init__(self, door: RespDoor) -> None:
+    def __init__(self, door: RespListener) -> None:
         super().__init__(door)
         self.reader = Reader()
         self.pending = 0  # bytes of a command that is not complete
@@ -267,20 +268,28 @@ class RespGuest(Guest):
         return spoken(b"# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nserver:ratekeeper\r\n")
 
 
-COMMANDS: dict[bytes, Callable[[RespGuest, Words], bytes]] = {
-    b"AUTH": RespGuest.auth, b"HELLO": RespGuest.hello, b"PING": RespGuest.ping, b"ECHO": RespGuest.echo,
-    b"QUIT": RespGuest.quit, b"SELECT": RespGuest.fine, b"RESET": RespGuest.fine, b"CLIENT": RespGuest.client,
-    b"COMMAND": RespGuest.nothing, b"CONFIG": RespGuest.config, b"INFO": RespGuest.facts,
-}  # fmt: skip
+COMMANDS: dict[bytes, Callable[[RespConnection, Words], bytes]] = {
+    b"AUTH": RespConnection.auth,
+    b"HELLO": RespConnection.hello,
+    b"PING": RespConnection.ping,
+    b"ECHO": RespConnection.echo,
+    b"QUIT": RespConnection.quit,
+    b"SELECT": RespConnection.fine,
+    b"RESET": RespConnection.fine,
+    b"CLIENT": RespConnection.client,
+    b"COMMAND": RespConnection.nothing,
+    b"CONFIG": RespConnection.config,
+    b"INFO": RespConnection.facts,
+}
 
 
-class RespDoor(Door):
+class RespListener(Listener):
     """The Redis protocol, versions 2 and 3."""
 
     name = "resp"
-    guest = RespGuest
+    guest = RespConnection
 
-    def __init__(self, keeper: Keeper, bounds: Bounds) -> None:
+    def __init__(self, keeper: Decider, bounds: Bounds) -> None:
         super().__init__(bounds, keeper.tally.turned_away)
         self.keeper = keeper
         self.token = keeper.options.token

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratekeeper.errors import InvalidInput
-from ratekeeper.service.notify import notify
 from ratekeeper.service.options import Options
-from ratekeeper.service.shelves import collect
+from ratekeeper.service.retired_limits import collect
+from ratekeeper.service.systemd import notify
 from ratekeeper.service.worker import Worker, policy_for, run, try_addresses
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def start(options: Options, opened: Opened) -> int:
 
         run(options, 0, os.urandom(32), say)
         return 0
-    from ratekeeper.service.master import Master
+    from ratekeeper.service.supervisor import Supervisor
 
     with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
         options, segment = shared(options, Path(folder))
         try:
             try_rules(options)
-            return Master(options, opened).run()
+            return Supervisor(options, opened).run()
         finally:
             if segment:
                 let_go(segment)
@@ -77,7 +77,7 @@ def shared(options: Options, folder: Path) -> tuple[Options, str]:
 
     The name of that memory, if it was made up here, stands beside them.
     """
-    from ratekeeper.shape import read
+    from ratekeeper.rules.files import read
 
     state = options.state or folder
     for left in state.glob("worker-*"):  # of a service that ended

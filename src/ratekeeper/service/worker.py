@@ -14,15 +14,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput
-from ratekeeper.policy import Policy
-from ratekeeper.service.colleagues import EVERY, Colleagues
-from ratekeeper.service.http import HttpDoor
-from ratekeeper.service.keeper import Keeper
-from ratekeeper.service.notify import notify, reloading, watchdog
+from ratekeeper.rules.policy import Policy
+from ratekeeper.service.decider import Decider
+from ratekeeper.service.http.reservation_token import Seal
+from ratekeeper.service.http.routes import HttpRoutes
+from ratekeeper.service.http.server import HttpListener
 from ratekeeper.service.options import Options, parse_address
-from ratekeeper.service.reservations import Seal
-from ratekeeper.service.shelves import collect
-from ratekeeper.service.site import Site
+from ratekeeper.service.retired_limits import collect
+from ratekeeper.service.systemd import notify, reloading, watchdog
+from ratekeeper.service.worker_counters import EVERY, WorkerCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,11 +79,11 @@ class Worker:
     def __init__(self, options: Options, number: int = 0, secret: bytes = b"") -> None:
         self.options = options
         self.number = number
-        self.keeper = Keeper(policy_for(options), options)
-        self.colleagues = Colleagues(options.state, number, self.keeper.tally)
+        self.keeper = Decider(policy_for(options), options)
+        self.colleagues = WorkerCounters(options.state, number, self.keeper.tally)
         own = self.keeper.settings.secret  # shared by a fleet; else by the workers of this service
         self.seal = Seal(own.encode() if own else secret)
-        self.site = Site(self.keeper, self.colleagues, self.seal)
+        self.site = HttpRoutes(self.keeper, self.colleagues, self.seal)
         self.doors: list[Any] = []
         self.ended = asyncio.Event()
         self.clock: asyncio.Task[None] | None = None
@@ -92,15 +92,15 @@ class Worker:
     async def open(self) -> None:
         options, shared = self.options, self.options.workers > 1
         if options.http is not None:
-            door = HttpDoor(self.site.route, options.bounds, self.keeper.tally.turned_away)
+            door = HttpListener(self.site.route, options.bounds, self.keeper.tally.turned_away)
             await self.enter(door, bound(options.http, "--http", shared=shared))
         if options.resp is not None:
-            from ratekeeper.service.resp import RespDoor
+            from ratekeeper.service.resp import RespListener
 
-            resp = RespDoor(self.keeper, options.bounds)
+            resp = RespListener(self.keeper, options.bounds)
             await self.enter(resp, bound(options.resp, "--resp", shared=shared))
         if options.grpc is not None:
-            from ratekeeper.service.envoy import open_envoy
+            from ratekeeper.service.envoy.server import open_envoy
 
             envoy = await open_envoy(self.keeper, options, parse_address(options.grpc, "--grpc"))
             self.doors.append(envoy)

@@ -14,7 +14,7 @@ from ratekeeper.limiter import Limiter
 
 if TYPE_CHECKING:
     from ratekeeper.clock import Clock
-    from ratekeeper.events import Event
+    from ratekeeper.sinks.event import Event
 
 LONGEST = 200
 

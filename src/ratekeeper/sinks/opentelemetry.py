@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
 
-from ratekeeper.events import results_of
+from ratekeeper.sinks.event import results_of
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-    from ratekeeper.events import Event
+    from ratekeeper.sinks.event import Event
 
 
 class OpenTelemetrySink:

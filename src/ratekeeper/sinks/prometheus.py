@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from ratekeeper.events import Sources, results_of
+from ratekeeper.sinks.event import results_of
+from ratekeeper.sinks.top_sources import TopSources
 
 if TYPE_CHECKING:
-    from ratekeeper.events import Event
+    from ratekeeper.sinks.event import Event
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0)
 SECONDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
@@ -58,12 +59,12 @@ class PrometheusSink:
             registry=registry,
         )
         self.least: dict[str, float] = {}
-        self.sources = Sources()
+        self.sources = TopSources()
         self.began_at = monotonic()
 
     def __call__(self, event: Event) -> None:
         if monotonic() - self.began_at > WINDOW:
-            self.began_at, self.least, self.sources = monotonic(), {}, Sources()
+            self.began_at, self.least, self.sources = monotonic(), {}, TopSources()
         self.requests.labels(event.endpoint, event.result).inc()
         self.seconds.observe(event.seconds)
         for one, result in results_of(event):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
 from ratekeeper.native import core
-from ratekeeper.stores.inprocess import MAX_KEYS
+from ratekeeper.stores.options import MAX_KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or core is None:
@@ -18,63 +18,13 @@ if TYPE_CHECKING or core is None:
 else:  # the same promises, decided in C
     from ratekeeper.stores.native import NativeStore as MemoryStore
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Any
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Decision, Limit, Plan, Several, State
-    from ratekeeper.stores.memory import MemoryTable, Prepared
+    from ratekeeper.stores.protocol import Store
 
-    class Store(Protocol):
-        blocking: bool
-        clock: Clock
-
-        def check(self, plan: Plan) -> tuple[Decision, ...]: ...
-        def peek(self, plan: Plan) -> tuple[Decision, ...]: ...
-        def take(self, plan: Plan) -> tuple[Decision, ...]: ...
-        def refund(self, plan: Plan, at: int | None = None) -> tuple[Decision, ...]: ...
-        def reset(self, plan: Plan) -> None: ...
-        def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]: ...
-        def table(self, space: str, limit: Limit | Several) -> MemoryTable: ...
-        def table_for(self, space: str, limit: Limit | Several) -> MemoryTable: ...
-        def prepare(self, rows: tuple[tuple[str, Limit | Several, int], ...]) -> Prepared: ...
-        def release(self, space: str, limit: Limit | Several) -> bool: ...
-        def close(self) -> None: ...
-
-
-MODES = ("local", "allow", "deny")  # what decides while a store cannot
 REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 SCHEMES = ("memory", "shm", *REMOTE)
-
-
-def expect_options(
-    place: str,
-    *,
-    on_store_error: object = None,
-    deadline: object = None,
-    local_share: object = None,
-    lease: object = None,
-) -> None:
-    """Refuse what no store can do, whichever store it is: an option is no less wrong where it is not needed."""
-    wanted, found = "", None
-    if deadline is not None and not (is_number(deadline) and 0.001 <= deadline <= 60):  # type: ignore[operator]
-        wanted, found = "a deadline from 0.001 to 60 seconds", deadline
-    elif on_store_error not in (None, *MODES):
-        wanted, found = "on_store_error to be local, allow or deny", on_store_error
-    elif local_share is not None and not (is_number(local_share) and 0 < local_share <= 1):  # type: ignore[operator]
-        wanted, found = "local_share above 0 and at most 1", local_share
-    elif lease not in (None, "auto") and not (lease.__class__ is int and lease > 1):
-        wanted, found = "lease to be 'auto' or a whole number above 1", lease
-    if wanted:
-        raise InvalidStore(f"{place}: expected {wanted}, got {shown(found)}.")
-
-
-def expect_store(store: object) -> None:
-    if not hasattr(store, "blocking"):
-        raise InvalidStore(f"store: expected a URL such as 'redis://localhost:6379/0' or a store, got {shown(store)}.")
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def open_store(
@@ -144,11 +94,11 @@ def open_remote(
     remote: Any
     try:
         if asynchronous:
-            from ratekeeper.stores.aredis import AsyncRedisStore
+            from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 
             remote = AsyncRedisStore(url, clock=clock, **options)
         else:
-            from ratekeeper.stores.redis import RedisStore
+            from ratekeeper.stores.redis.store import RedisStore
 
             remote = RedisStore(url, clock=clock, **options)
     except ImportError as error:

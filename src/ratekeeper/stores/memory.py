@@ -15,18 +15,22 @@ from __future__ import annotations
 from _thread import allocate_lock
 from os import urandom
 
+from ratekeeper.check import whole_cost
 from ratekeeper.clock import follow
+from ratekeeper.decision import Decision, decided
 from ratekeeper.keys import LONGEST, digest, encode
-from ratekeeper.model import UNLIMITED, Decision, decided, empty_state, whole_cost
-from ratekeeper.stores.inprocess import MAX_KEYS, MOST_TABLES, keep_through_fork, whole_max_keys
+from ratekeeper.limit import UNLIMITED, empty_state
+from ratekeeper.stores.fork import keep_through_fork
+from ratekeeper.stores.options import MAX_KEYS, MOST_TABLES, whole_max_keys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
 
+    from ratekeeper.check import Check, Plan
     from ratekeeper.clock import Clock
     from ratekeeper.keys import Key
-    from ratekeeper.model import Check, Limit, Plan, Several, State
+    from ratekeeper.limit import Limit, LimitSet, State
 
     # States by key, and the same keys in no order, to draw from.
     Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
@@ -42,7 +46,7 @@ class MemoryTable:
 
     __slots__ = ("decide", "doomed", "empty", "hand", "keys", "limit", "lock", "max_keys", "nanos", "odds", "states")
 
-    def __init__(self, limit: Limit | Several, shelf: Shelf, lock: LockType, clock: Clock, max_keys: int) -> None:
+    def __init__(self, limit: Limit | LimitSet, shelf: Shelf, lock: LockType, clock: Clock, max_keys: int) -> None:
         self.limit = limit
         self.decide = limit.rule.decide
         self.states, self.keys = shelf
@@ -168,12 +172,12 @@ class MemoryStore:
         self.max_keys = whole_max_keys(max_keys, "memory://")
         self.lock = allocate_lock()
         self.shelves: dict[tuple[str, str], Shelf] = {}
-        self.tables: dict[tuple[str, Limit | Several], MemoryTable] = {}
+        self.tables: dict[tuple[str, Limit | LimitSet], MemoryTable] = {}
         self.near: dict[tuple[str, int], MemoryTable] = {}
         self.clock = follow(self) if clock is None else clock
         keep_through_fork(self)
 
-    def table(self, space: str, limit: Limit | Several) -> MemoryTable:
+    def table(self, space: str, limit: Limit | LimitSet) -> MemoryTable:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
         near = self.near.get((space, id(limit)))  # to hash a limit takes longer than to look at it
         if near is not None and near.limit is limit:
@@ -225,11 +229,11 @@ class MemoryStore:
         found = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
         return self.clock.nanos() // 1000, found
 
-    def prepare(self, rows: tuple[tuple[str, Limit | Several, int], ...]) -> Prepared:
+    def prepare(self, rows: tuple[tuple[str, Limit | LimitSet, int], ...]) -> Prepared:
         """A plan of (space, limit, cost) that waits for keys: ``prepare(rows).check(keys)``."""
         return Prepared(self, rows)
 
-    def release(self, space: str, limit: Limit | Several) -> bool:
+    def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Let go of the states that ``limit`` reads, whose tables nobody uses any more; whether they are gone."""
         with self.lock:
             for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
@@ -339,7 +343,7 @@ class Prepared:
 
     __slots__ = ("rows", "store")
 
-    def __init__(self, store: MemoryStore, rows: tuple[tuple[str, Limit | Several, int], ...]) -> None:
+    def __init__(self, store: MemoryStore, rows: tuple[tuple[str, Limit | LimitSet, int], ...]) -> None:
         self.store = store
         self.rows = [(store.table_for(space, limit), whole_cost(cost)) for space, limit, cost in rows]
 

@@ -12,7 +12,8 @@ from os import urandom
 
 from ratekeeper.clock import MonotonicClock, follow
 from ratekeeper.native.core import Shelf, Store, Table, shape
-from ratekeeper.stores.inprocess import MAX_KEYS, MOST_TABLES, keep_through_fork, whole_max_keys
+from ratekeeper.stores.fork import keep_through_fork
+from ratekeeper.stores.options import MAX_KEYS, MOST_TABLES, whole_max_keys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Limit, Several
+    from ratekeeper.limit import Limit, LimitSet
 
 MOST_KEYS = 10**12  # more than any memory holds
 
@@ -33,19 +34,19 @@ class TableStore(Store):
     def __init__(self, clock: Clock) -> None:
         self.lock = allocate_lock()
         self.shelves: dict[Any, Shelf] = {}
-        self.tables: dict[tuple[str, Limit | Several], Table] = {}
+        self.tables: dict[tuple[str, Limit | LimitSet], Table] = {}
         self.clock = clock
         self.nanos = nanos_of(clock)
         keep_through_fork(self)
 
-    def put_table(self, space: str, limit: Limit | Several, shelf: Shelf) -> Table:
+    def put_table(self, space: str, limit: Limit | LimitSet, shelf: Shelf) -> Table:
         """A table on ``shelf``, to be found from now on.  The lock is held."""
         if len(self.tables) >= MOST_TABLES:  # limits made up at run time: the states stay on their shelves
             self.tables.clear()
             self.forget_tables()
         return self.tables.setdefault((space, limit), Table(shelf, limit, self.nanos))
 
-    def drop_tables(self, space: str, limit: Limit | Several) -> None:
+    def drop_tables(self, space: str, limit: Limit | LimitSet) -> None:
         """Find none of the tables on the states of ``limit`` any more.  The lock is held."""
         for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
             del self.tables[place]
@@ -84,7 +85,7 @@ class NativeStore(TableStore):
         self.seed = urandom(16)  # of all tables, so that a key of several is hashed once
         super().__init__(follow(self) if clock is None else clock)
 
-    def table(self, space: str, limit: Limit | Several) -> Table:
+    def table(self, space: str, limit: Limit | LimitSet) -> Table:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
         table = self.tables.get((space, limit))
         if table is None:
@@ -98,7 +99,7 @@ class NativeStore(TableStore):
 
     table_for = table
 
-    def release(self, space: str, limit: Limit | Several) -> bool:
+    def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Let go of the states that ``limit`` reads, whose tables nobody uses any more; whether they are gone."""
         with self.lock:
             self.drop_tables(space, limit)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.native import REASON, core
-from ratekeeper.stores.inprocess import whole_max_keys
+from ratekeeper.stores.options import whole_max_keys
 
 if core is None:
     raise InvalidStore(
@@ -24,11 +24,11 @@ if core is None:
 
 from ratekeeper.native.core import Shelf, Table
 from ratekeeper.stores.native import MOST_KEYS, TableStore
-from ratekeeper.stores.segment import PREFIX, ROOT, Folder, Segment, folder_of, is_in_use, is_stale, table_files
+from ratekeeper.stores.shared_files import PREFIX, ROOT, Folder, Segment, folder_of, is_in_use, is_stale, table_files
 
 if TYPE_CHECKING:
     from ratekeeper.clock import Clock
-    from ratekeeper.model import Limit, Several
+    from ratekeeper.limit import Limit, LimitSet
 
 __all__ = ["Segment", "SharedStore", "remove", "segments"]
 
@@ -53,22 +53,22 @@ class SharedStore(TableStore):
         super().__init__(MONOTONIC if clock is None else clock)
         self.folder = Folder(name, mode)
 
-    def table(self, space: str, limit: Limit | Several) -> Table:
+    def table(self, space: str, limit: Limit | LimitSet) -> Table:
         """The table of ``limit``; an error if other processes have another limit of that name."""
         return self.find(space, limit, strict=True)
 
-    def table_for(self, space: str, limit: Limit | Several) -> Table:
+    def table_for(self, space: str, limit: Limit | LimitSet) -> Table:
         """The table of a check: the rule of a plan may have a limit for each tier."""
         return self.find(space, limit, strict=False)
 
-    def find(self, space: str, limit: Limit | Several, *, strict: bool) -> Table:
+    def find(self, space: str, limit: Limit | LimitSet, *, strict: bool) -> Table:
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
                 table = self.put_table(space, limit, self.map_shelf(space, limit, strict))
         return table
 
-    def map_shelf(self, space: str, limit: Limit | Several, strict: bool) -> Shelf:
+    def map_shelf(self, space: str, limit: Limit | LimitSet, strict: bool) -> Shelf:
         parts: Any = getattr(limit, "limits", (limit,))
         if parts[0].is_unlimited:
             return Shelf(limit, 1, os.urandom(16))
@@ -86,7 +86,7 @@ class SharedStore(TableStore):
             self.shelves[mapped.identity] = shelf
         return self.shelves[mapped.identity]
 
-    def release(self, space: str, limit: Limit | Several) -> bool:
+    def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Let go of the states that ``limit`` reads; whether they are gone, as no process has them open any more."""
         with self.lock:
             self.drop_tables(space, limit)

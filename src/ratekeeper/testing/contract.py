@@ -7,8 +7,10 @@ import threading
 from typing import Any
 
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
+from ratekeeper.check import Check
+from ratekeeper.decision import Decision
 from ratekeeper.keys import encode
-from ratekeeper.model import Check, Decision, Limit, Several, empty_state, parse_limits
+from ratekeeper.limit import Limit, LimitSet, empty_state, parse_limits
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing.fake_clock import FakeClock
 from ratekeeper.units import SECOND
@@ -179,7 +181,7 @@ class StoreContract:
         for number, limit in enumerate(self.limits(50)):
             assert self.count_admitted(f"k{number}", limit, threads=8, calls=20) == 50
 
-    def count_admitted(self, key: str, limit: Limit | Several, threads: int, calls: int) -> int:
+    def count_admitted(self, key: str, limit: Limit | LimitSet, threads: int, calls: int) -> int:
         admitted: list[int] = []
         ready = threading.Barrier(threads)
 
@@ -210,7 +212,7 @@ class TimedStoreContract(StoreContract):
         for seed, limit in enumerate(walk_limits()):
             self.walk(limit, seed, steps=150)
 
-    def walk(self, limit: Limit | Several, seed: int, steps: int) -> None:
+    def walk(self, limit: Limit | LimitSet, seed: int, steps: int) -> None:
         """Random calls at random times, beside the rule alone: the same states and the same answers."""
         chance = random.Random(seed)
         rule, state, key = limit.rule, empty_state(limit), f"walker {seed}"
@@ -282,9 +284,9 @@ PLANNED: list[list[Any]] = [
 ]
 
 
-def walk_limits() -> list[Limit | Several]:
+def walk_limits() -> list[Limit | LimitSet]:
     """Limits whose numbers are awkward: odd rates, fractions of a microsecond, small and large bursts."""
-    found: list[Limit | Several] = []
+    found: list[Limit | LimitSet] = []
     for name in ALGORITHMS:
         found += [Limit.parse(text, name) for text in ("7 per 3 seconds", "3/second", "5 per 7 microseconds")]
         if name in BUCKETS:
@@ -296,11 +298,11 @@ def walk_limits() -> list[Limit | Several]:
     return found
 
 
-def parts(limit: Limit | Several) -> tuple[Limit, ...]:
-    return limit.limits if isinstance(limit, Several) else (limit,)
+def parts(limit: Limit | LimitSet) -> tuple[Limit, ...]:
+    return limit.limits if isinstance(limit, LimitSet) else (limit,)
 
 
-def random_step(chance: random.Random, limit: Limit | Several) -> int:
+def random_step(chance: random.Random, limit: Limit | LimitSet) -> int:
     """Mostly forward by about a share of the period, at times by nothing, far, or back."""
     micros = min(part.micros for part in parts(limit))
     kind = chance.random()
@@ -313,14 +315,14 @@ def random_step(chance: random.Random, limit: Limit | Several) -> int:
     return -chance.randrange(2 * micros)
 
 
-def random_cost(chance: random.Random, limit: Limit | Several) -> int:
+def random_cost(chance: random.Random, limit: Limit | LimitSet) -> int:
     capacity = min(part.capacity for part in parts(limit))
     return chance.choice([1, 1, 1, 1, 2, chance.randint(1, capacity), capacity, capacity + 1])
 
 
-def live(state: Any, now: int, limit: Limit | Several) -> Any:
+def live(state: Any, now: int, limit: Limit | LimitSet) -> Any:
     """A state without what no longer counts: stores may forget that sooner or later."""
-    if isinstance(limit, Several):
+    if isinstance(limit, LimitSet):
         return tuple([live(own, now, part) for own, part in zip(state, limit.limits, strict=True)])
     if not limit.rule.debt(state, now, limit):
         return limit.rule.EMPTY

@@ -20,8 +20,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from ratekeeper.adapters.decided import Decided
-from ratekeeper.adapters.django.site import (
+from ratekeeper.adapters.django.translate import (
     SETTING,
     afacts,
     asked,
@@ -32,13 +31,14 @@ from ratekeeper.adapters.django.site import (
     site_policy,
     told,
 )
-from ratekeeper.adapters.route import RouteLimit
+from ratekeeper.adapters.request_limits import RequestLimits
+from ratekeeper.adapters.route_limit import RouteLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from ratekeeper.adapters.route import Limits
+    from ratekeeper.adapters.route_limit import Limits
 
     View = TypeVar("View", bound=Callable[..., Any])
 
@@ -66,14 +66,14 @@ class RateLimitMiddleware:
     def __call__(self, request: Any) -> Any:
         if self.is_async:
             return self.acall(request)
-        decided = request.ratekeeper = Decided(self)
+        decided = request.ratekeeper = RequestLimits(self)
         refusal, policy = None, site_policy()
         if not is_exempt(request):
             refusal = decided.check(policy, asked(request, policy, facts(request, policy)))
         return told(self.get_response(request) if refusal is None else refused(request, refusal), decided)
 
     async def acall(self, request: Any) -> Any:
-        decided = request.ratekeeper = Decided(self)
+        decided = request.ratekeeper = RequestLimits(self)
         refusal, policy = None, site_policy()
         if not is_exempt(request):
             refusal = await decided.acheck(policy, asked(request, policy, await afacts(request, policy)))
@@ -135,8 +135,8 @@ def is_exempt(request: Any) -> bool:
     return match is not None and getattr(match.func, EXEMPT, False)
 
 
-def decided_of(request: Any, teller: object) -> Decided:
+def decided_of(request: Any, teller: object) -> RequestLimits:
     """What was decided about ``request``; the first who asks tells it in the response."""
     if not hasattr(request, "ratekeeper"):
-        request.ratekeeper = Decided(teller)
+        request.ratekeeper = RequestLimits(teller)
     return request.ratekeeper

@@ -15,7 +15,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 
-from ratekeeper.adapters.django.site import SETTING, site_facts, site_policy
+from ratekeeper.adapters.django.translate import SETTING, site_facts, site_policy
 from ratekeeper.errors import RatekeeperError, did_you_mean
 
 OURS = "ratekeeper.adapters.django.RateLimitMiddleware"

@@ -1,0 +1,68 @@
+"""A verdict as gRPC tells it: a code, the RateLimit fields, and a google.rpc.Status that says when to come back.
+
+Four small messages need no library: Status { code = 1, message = 2, details = 3 }, Any { type_url = 1, value = 2 },
+RetryInfo { retry_delay = 1 }, Duration { seconds = 1, nanos = 2 }.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+import grpc
+
+from ratekeeper.units import SECOND
+
+if TYPE_CHECKING:
+    from ratekeeper.http.verdict import HttpVerdict
+
+    Trailers = tuple[tuple[str, str | bytes], ...]
+
+CODES = {
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+}
+TOLD = (b"ratelimit", b"x-ratelimit", b"retry-after")
+RETRY_INFO = b"type.googleapis.com/google.rpc.RetryInfo"
+
+
+def trailers(verdict: HttpVerdict | None) -> Trailers:
+    found = verdict.headers if verdict is not None else ()
+    return tuple([(name.decode(), value.decode("latin-1")) for name, value in found if name.startswith(TOLD)])
+
+
+def refusal_trailers(verdict: HttpVerdict) -> Trailers:
+    """``trailers`` with what gRPC's own retries obey; -1 where time does not help."""
+    after = verdict.wait if verdict.response.jitter else verdict.retry_after
+    micros = None if after is None else ceil(after * SECOND) or 1
+    pushback = "-1" if micros is None else str(-(-micros // 1000))
+    details = status_of(CODES[verdict.status].value[0], verdict.message, micros)
+    return (*trailers(verdict), ("grpc-retry-pushback-ms", pushback), ("grpc-status-details-bin", details))
+
+
+def status_of(code: int, message: str, micros: int | None) -> bytes:
+    """A status with the RetryInfo of that many microseconds, or without."""
+    details = b""
+    if micros is not None:
+        seconds, rest = divmod(micros, SECOND)
+        duration = number(1, seconds) + number(2, rest * 1000)
+        details = part(3, part(1, RETRY_INFO) + part(2, part(1, duration)))
+    return number(1, code) + part(2, message.encode()) + details
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value) if value else b""
+
+
+def part(field: int, value: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])

@@ -1,0 +1,60 @@
+"""``ratekeeper``: a table of commands.  Each lives in ``commands/``; none is more than a thin front."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ratekeeper.commands.check import check
+from ratekeeper.commands.explain import explain
+from ratekeeper.commands.info import info
+from ratekeeper.commands.keys import keys, peek, reset
+from ratekeeper.commands.replay import WithJsonFile, replay
+from ratekeeper.commands.serve import serve
+from ratekeeper.commands.simulate import simulate
+from ratekeeper.commands.trial import trial
+
+app = typer.Typer(
+    name="ratekeeper",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SERVICE = "The service"
+RULES = "Rules"
+STORE = "Stores"
+LAB = "The lab"
+
+app.command(rich_help_panel=SERVICE)(serve)
+app.command(rich_help_panel=RULES)(check)
+app.command(rich_help_panel=RULES)(explain)
+app.command("try", rich_help_panel=RULES)(trial)
+app.command(rich_help_panel=STORE)(keys)
+app.command(rich_help_panel=STORE)(peek)
+app.command(rich_help_panel=STORE)(reset)
+app.command(rich_help_panel=LAB)(simulate)
+app.command(rich_help_panel=LAB, cls=WithJsonFile)(replay)
+app.command()(info)
+
+
+def version(wanted: bool) -> None:
+    if wanted:
+        from ratekeeper.version import __version__
+
+        typer.echo(f"ratekeeper {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ratekeeper(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Say which version this is, and end.")
+    ] = False,
+) -> None:
+    """A rate limiter that gives exact answers."""
+
+
+def main() -> None:
+    app()

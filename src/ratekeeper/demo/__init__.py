@@ -1,0 +1,1 @@
+"""Live demonstrations: ``python -m ratekeeper.demo``."""

@@ -1,0 +1,46 @@
+"""The effects that a flow yields.  A flow is a generator: it yields ``Ask`` (the store), ``Sleep`` or ``Turn``, is sent
+each outcome, and returns the answer.  ``drive.py`` runs flows for threads and for event loops, so a flow is written
+once for both, and a test can run it with neither.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any, TypeVar
+
+    from ratekeeper.flow.queue import Ticket
+
+    T = TypeVar("T")
+    Flow = Generator[Any, Any, T]
+
+
+class Ask:
+    """Call ``operation`` of the store with these arguments; its result is sent back."""
+
+    __slots__ = ("arguments", "operation")
+
+    def __init__(self, operation: str, *arguments: object) -> None:
+        self.operation = operation
+        self.arguments = arguments
+
+
+class Sleep:
+    """Wait that many microseconds."""
+
+    __slots__ = ("micros",)
+
+    def __init__(self, micros: int) -> None:
+        self.micros = micros
+
+
+class Turn:
+    """Wait until ``ticket`` is first in its line, at most ``micros`` (None: for ever); whether it is, is sent back."""
+
+    __slots__ = ("micros", "ticket")
+
+    def __init__(self, ticket: Ticket, micros: int | None) -> None:
+        self.ticket = ticket
+        self.micros = micros

@@ -1,0 +1,1 @@
+"""A verdict as HTTP: header fields in each dialect, status, body."""

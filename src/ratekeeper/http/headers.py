@@ -1,0 +1,206 @@
+"""Decisions -> HTTP fields, in dialects by name.
+
+``x-ratelimit``        X-RateLimit-Limit, -Remaining, -Reset; Reset is the Unix time of full recovery (GitHub's way)
+``x-ratelimit-delta``  the same with Reset in seconds from now (Envoy's way)
+``draft-11``           RateLimit and RateLimit-Policy, draft-ietf-httpapi-ratelimit-headers-08 to -11
+``draft-7``            one RateLimit dictionary, and the Policy of -06
+``draft-6``            RateLimit-Limit, -Remaining, -Reset and RateLimit-Policy, -04 to -06
+``draft-3``            RateLimit-Limit with its windows, -Remaining, -Reset, up to -03
+
+Law: whatever the verdict, each field parses by its own grammar (RFC 9651 where it is structured), Retry-After is a
+whole number of at least 1 and never early, and nothing tells who was counted.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from time import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ratekeeper.decision import Decision
+    from ratekeeper.limit import Limit
+    from ratekeeper.rules.rule import Rule
+
+    Field = tuple[bytes, bytes]
+    Shown = Sequence[tuple["LimitLabel", Decision]]
+    Dialect = Callable[["LimitLabel", int, float, int, Shown], list[Field]]
+
+LARGEST = 999_999_999_999_999  # the largest whole number of a structured field; one more and the field is void
+SECOND = 1_000_000
+MOST_TOLD = 1024
+NO_STORE = (b"cache-control", b"no-store")
+JSON = (b"content-type", b"application/json")
+USUAL_BODY = (
+    b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
+    b'"limit": %d, "retry_after": %d, "reset_at": %d}'
+)
+WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota comes back at once, not little by little
+
+
+class LimitLabel:
+    """What headers say of one limit, as far as it never changes."""
+
+    __slots__ = (
+        "algorithm", "capacity", "count", "hidden", "item", "leased", "limit_field", "name", "old_policy", "policy",
+        "policy_field", "refused", "rule", "seconds", "told", "warn_below", "warns", "weight", "window",
+    )  # fmt: skip
+
+    def __init__(self, rule: Rule, limit: Limit, alone: bool) -> None:
+        from ratekeeper.units import format_period
+
+        seconds = -(-limit.micros // SECOND)
+        period = format_period(limit.micros).replace(" ", "-")
+        self.rule = rule
+        self.algorithm = limit.algorithm
+        self.name = rule.name if alone else f"{rule.name}-{period}"
+        self.item = quoted(self.name)
+        self.capacity = limit.capacity
+        self.weight = 1 / limit.capacity
+        self.count = min(LARGEST, limit.count * seconds * SECOND // limit.micros)  # what fits into whole seconds
+        self.seconds = seconds
+        self.window = limit.algorithm in WINDOWS
+        self.limit_field = (b"x-ratelimit-limit", b"%d" % limit.capacity)
+        self.leased = limit.is_leased
+        self.policy = b"%b;q=%d;w=%d" % (self.item, self.count, seconds)
+        self.old_policy = b"%d;w=%d" % (self.count, seconds)
+        if self.leased:  # so many at once: no time is in it
+            self.policy = b'%b;q=%d;qu="concurrent-requests"' % (self.item, limit.count)
+            self.old_policy = b"%d" % limit.count
+        self.policy_field = (b"ratelimit-policy", self.policy)
+        self.told: dict[int, tuple[Field, ...]] = {}
+        self.refused: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}
+        self.hidden = limit.is_unlimited or not rule.headers
+        self.warn_below = -1 if rule.warn_at is None else limit.capacity - ceil(limit.capacity * rule.warn_at)
+        self.warns = rule.warn_at is not None
+
+    def tell(self, left: int) -> tuple[Field, ...]:
+        """The usual fields that depend on what is left, remembered: most responses carry one of few numbers."""
+        if len(self.told) >= MOST_TOLD:
+            self.told.clear()
+        ratelimit = b"%b;r=%d;t=%d" % (self.item, left, effective_window(self, left, 0.0))
+        remaining = (b"x-ratelimit-remaining", b"%d" % left)
+        self.told[left] = found = (self.limit_field, remaining, (b"ratelimit", ratelimit))
+        return found
+
+    def refuse(self, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
+        """The usual fields and body of a refusal, remembered: who hammers is told the same for a second."""
+        if len(self.refused) >= MOST_TOLD:
+            self.refused.clear()
+        body = USUAL_BODY % (wait, b"" if wait == 1 else b"s", self.capacity, wait, reset_at)
+        fields = (
+            self.limit_field,
+            (b"x-ratelimit-remaining", b"%d" % left),
+            (b"x-ratelimit-reset", b"%d" % reset_at),
+            self.policy_field,
+            (b"ratelimit", b"%b;r=%d;t=%d" % (self.item, left, wait)),
+            (b"retry-after", b"%d" % wait),
+            NO_STORE,
+            JSON,
+        )
+        self.refused[wait, left, reset_at] = fields, body
+        return fields, body
+
+
+def quoted(name: str) -> bytes:
+    """A structured-field string; names are printable ASCII, as ``config.py`` made sure."""
+    return b'"%b"' % name.encode("ascii").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
+
+def binding(shown: Shown) -> tuple[LimitLabel, Decision]:
+    """The refusal with the longest wait, else the limit with the smallest share left."""
+    if len(shown) == 1:
+        return shown[0]
+    refused = [one for one in shown if not one[1].allowed]
+    if refused:
+        return max(refused, key=lambda one: float("inf") if one[1].retry_after is None else one[1].retry_after)
+    return min(shown, key=lambda one: one[1].remaining * one[0].weight)
+
+
+def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+    return [
+        label.limit_field,
+        (b"x-ratelimit-remaining", b"%d" % left),
+        (b"x-ratelimit-reset", b"%d" % ceil(time() + (reset if reset > wait else wait))),
+    ]
+
+
+def x_ratelimit_delta(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+    return [
+        label.limit_field,
+        (b"x-ratelimit-remaining", b"%d" % left),
+        (b"x-ratelimit-reset", b"%d" % max(wait, ceil(reset))),
+    ]
+
+
+def draft_11(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+    window = wait or effective_window(label, left, reset)
+    if len(shown) == 1:
+        policy = label.policy_field
+    else:
+        policy = (b"ratelimit-policy", b", ".join([label.policy for label, _ in shown]))
+    if label.leased and not wait:
+        return [policy, (b"ratelimit", b"%b;r=%d" % (label.item, left))]
+    return [policy, (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, window))]
+
+
+def effective_window(label: LimitLabel, left: int, reset: float) -> int:
+    """Seconds within which a client should use no more than what is left."""
+    if label.window:
+        return ceil(reset) or label.seconds
+    return -(-left * label.seconds // label.count) or 1
+
+
+def draft_7(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+    after = max(wait, ceil(reset))
+    return [
+        (b"ratelimit", b"limit=%d, remaining=%d, reset=%d" % (label.capacity, left, after)),
+        (b"ratelimit-policy", old_policies(shown)),
+    ]
+
+
+def draft_6(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+    return [*plain(b"%d" % label.capacity, left, reset, wait), (b"ratelimit-policy", old_policies(shown))]
+
+
+def draft_3(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+    return plain(b"%d, %b" % (label.capacity, old_policies(shown)), left, reset, wait)
+
+
+def plain(limit: bytes, left: int, reset: float, wait: int) -> list[Field]:
+    return [
+        (b"ratelimit-limit", limit),
+        (b"ratelimit-remaining", b"%d" % left),
+        (b"ratelimit-reset", b"%d" % max(wait, ceil(reset))),
+    ]
+
+
+def old_policies(shown: Shown) -> bytes:
+    return b", ".join([label.old_policy for label, _ in shown])
+
+
+DIALECTS: dict[str, Dialect] = {
+    "x-ratelimit": x_ratelimit,
+    "x-ratelimit-delta": x_ratelimit_delta,
+    "draft-11": draft_11,
+    "draft-7": draft_7,
+    "draft-6": draft_6,
+    "draft-3": draft_3,
+}
+EXPOSED = (
+    b"Retry-After, RateLimit, RateLimit-Policy, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, "
+    b"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Warning"
+)
+
+
+def warning(shown: Shown, graced: Sequence[str]) -> list[Field]:
+    """X-RateLimit-Warning: a list of rule names, each with what is used of it in percent, or with ``?grace``."""
+    items = []
+    for label, decision in shown:
+        if label.rule.name in graced:
+            items.append(b"%b;grace" % label.item)
+        elif decision.remaining <= label.warn_below:
+            items.append(b"%b;used=%d" % (label.item, 100 - 100 * decision.remaining // label.capacity))
+    return [(b"x-ratelimit-warning", b", ".join(items))] if items else []

@@ -1,0 +1,1 @@
+"""Who sent a request: its facts, its address behind proxies, its verified token, its tier."""

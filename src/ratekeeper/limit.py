@@ -1,0 +1,380 @@
+"""Limit: how many per how long, by which algorithm; LimitSet: several that hold together.
+
+Both are frozen.  Durations are whole microseconds inside and seconds at the public edge.
+"""
+
+from __future__ import annotations
+
+from ratekeeper.algorithms import BUCKETS, RULES, rule_of, several, unlimited
+from ratekeeper.errors import InvalidLimit, did_you_mean, shown
+from ratekeeper.units import LEASE, SECOND, format_period, parse_limit, parse_period, to_micros
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import ModuleType
+    from typing import Any, NoReturn
+
+    from ratekeeper.units import Seconds
+
+    State = Any  # one whole number or a tuple of them: only the rule that wrote it reads it
+
+MOST = 10**12  # the largest count and burst: a terabyte a month, counted in bytes
+UNLIMITED = 10**15 - 1  # what "unlimited" reports; the largest whole number of an HTTP structured field
+LONGEST_PERIOD = 400 * 86_400 * SECOND
+LONGEST_LOG = 2**20
+MOST_SLICES = 100
+MOST_LEASES = 2**16
+# Bounds that let a 64-bit word and a double hold the same numbers as a Python integer.
+MOST_DRAIN = 2**26
+MOST_TICKS = 2**52
+LONGEST_RECOVERY = 2**51
+
+
+class Frozen:
+    """Attributes are set once, by ``__init__`` through ``fix``."""
+
+    __slots__ = ()
+
+    def fix(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be changed: make a new {type(self).__name__}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be deleted")
+
+    def __setstate__(self, state: tuple[None, dict[str, object]]) -> None:
+        """Copied or unpickled: the one other time that attributes are set."""
+        self.fix(**state[1])
+
+
+class Limit(Frozen):
+    """So many per so long: ``Limit(100, "minute")``, ``Limit(10, 1, burst=20, algorithm="token_bucket")``.
+
+    ``Limit("100/minute")`` reads a text, as ``parse`` does.
+    ``period`` is in seconds, a timedelta, or text such as ``"10 seconds"``.  ``burst`` is what a bucket holds,
+    by default ``count``; windows have none.  ``slices`` cuts a ``sliding_window`` into that many parts.
+    """
+
+    __slots__ = (
+        "algorithm",  # its name, and
+        "burst",
+        "capacity",  # the most that can pass at once: burst, or a window's count
+        "count",
+        "drain",  # ticks in a microsecond
+        "full",  # ticks in a burst
+        "micros",  # the period
+        "rule",  # the module of pure functions that decides
+        "slices",
+        "unit",  # ticks in one unit of cost
+    )
+    count: int
+    micros: int
+    burst: int
+    algorithm: str
+    slices: int
+    capacity: int
+    unit: int
+    drain: int
+    full: int
+    rule: ModuleType
+
+    def __init__(
+        self,
+        count: int | str,
+        period: Seconds | str | None = None,
+        *,
+        burst: int | None = None,
+        algorithm: str | None = None,
+        slices: int = 1,
+    ) -> None:
+        if period is None:
+            self._copy(Limit.parse(count, algorithm), burst, slices)  # type: ignore[arg-type]
+            return
+        place = f"limit {shown(count)} per {shown(period)}"
+        micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
+        self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices)  # type: ignore[arg-type]
+
+    def _copy(self, read: Limit, burst: int | None, slices: int) -> None:
+        if burst is not None or slices != 1:
+            raise InvalidLimit(
+                f"limit {str(read)!r}: expected burst and slices in the text, got them beside it. "
+                f"Write '{read} burst 20', or give the period as well."
+            )
+        self.fix(**{name: getattr(read, name) for name in self.__slots__})
+
+    def _build(self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int) -> None:
+        if algorithm not in RULES:
+            near = did_you_mean(str(algorithm), RULES)
+            raise InvalidLimit(f"{place}: expected an algorithm ({', '.join(RULES)}), got {shown(algorithm)}.{near}")
+        most = {"sliding_log": LONGEST_LOG, "concurrency": MOST_LEASES}.get(algorithm, MOST)
+        whole(place, "a count", count, most, zero="To refuse everybody, take the route away.")
+        if not 1 <= micros <= LONGEST_PERIOD:
+            raise InvalidLimit(
+                f"{place}: expected a period from 1 microsecond to 400 days, got {micros / SECOND:.9g} seconds."
+            )
+        if algorithm in BUCKETS:
+            whole(
+                place, "a burst", count if burst is None else burst, MOST, zero="To allow no bursts, write 'burst 1'."
+            )
+        elif burst is not None and burst != count:
+            raise InvalidLimit(
+                f"{place}: expected no burst, as {algorithm} admits its count at once, got burst {shown(burst)}. "
+                f"Use gcra, token_bucket or leaky_bucket for a burst."
+            )
+        whole(place, "slices", slices, MOST_SLICES, zero="The classic two counters are 'slices 1'.")
+        if slices != 1 and algorithm != "sliding_window":
+            raise InvalidLimit(f"{place}: expected slices with sliding_window only, got {algorithm}.")
+        capacity = count if burst is None else burst
+        if count > MOST_DRAIN * micros:
+            raise InvalidLimit(f"{place}: expected at most {MOST_DRAIN:,} per microsecond, got {count:,} per {micros}.")
+        unit, drain = ticks(place, count, micros, capacity) if algorithm in BUCKETS else (1, 1)
+        self.fix(
+            count=count,
+            micros=micros,
+            burst=capacity,
+            algorithm=algorithm,
+            slices=slices,
+            capacity=capacity,
+            unit=unit,
+            drain=drain,
+            full=capacity * unit,
+            rule=rule_of(algorithm),
+        )
+
+    @classmethod
+    def parse(cls, text: str | Limit, algorithm: str | None = None) -> Limit:
+        """``"100/minute"``, ``"10/s burst 20"``, ``"5 per 10 seconds sliding_log"``, ``"unlimited"``.
+
+        ``algorithm`` is taken for a text that does not name one.
+        """
+        if isinstance(text, Limit):
+            if algorithm not in (None, text.algorithm) and not text.is_unlimited:
+                raise InvalidLimit(
+                    f"limit {str(text)!r}: expected its own algorithm {text.algorithm}, got {shown(algorithm)} "
+                    f"beside it. Make the Limit with algorithm={shown(algorithm)}."
+                )
+            return text
+        if not isinstance(text, str):
+            raise InvalidLimit(
+                f"limit: expected text such as '100/minute' or a Limit, got {shown(text)} ({type(text).__name__})."
+            )
+        if text.strip().lower() == "unlimited":
+            return UNLIMITED_LIMIT
+        found: dict[str, Any] = parse_limit(text)
+        place = f"limit {shown(text)}"
+        if algorithm is not None and found.setdefault("algorithm", algorithm) != algorithm:
+            raise InvalidLimit(
+                f"{place}: expected one algorithm, got {found['algorithm']} in the text "
+                f"and {shown(algorithm)} beside it."
+            )
+        made = cls.__new__(cls)
+        made._build(
+            place,
+            found["count"],
+            found["micros"],
+            found.get("burst"),
+            found.get("algorithm", "gcra"),
+            found.get("slices", 1),
+        )
+        return made
+
+    @property
+    def period(self) -> float:
+        """Seconds."""
+        return self.micros / SECOND
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether everything is admitted."""
+        return self.algorithm == "unlimited"
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether what is taken is held, and given back: ``"20 concurrent"``."""
+        return self.algorithm == "concurrency"
+
+    @property
+    def layout(self) -> str:
+        """Names the meaning of a state: two limits may share states only if this is equal."""
+        if self.algorithm in BUCKETS:
+            return f"bucket:{self.unit}:{self.drain}"
+        if self.algorithm in ("sliding_log", "concurrency"):
+            return "log" if self.algorithm == "sliding_log" else "leases"
+        return f"{self.algorithm}:{self.micros}:{self.slices}"
+
+    def __str__(self) -> str:
+        if self.is_unlimited:
+            return "unlimited"
+        period = format_period(self.micros)
+        if self.is_leased:
+            lasts = "" if self.micros == LEASE else f" for {period}" if " " in period else f" for 1 {period}"
+            return f"{self.count} concurrent{lasts}"
+        words = [f"{self.count} per {period}" if " " in period else f"{self.count}/{period}"]
+        if self.burst != self.count:
+            words.append(f"burst {self.burst}")
+        if self.algorithm != "gcra":
+            words.append(self.algorithm)
+        if self.slices != 1:
+            words.append(f"slices {self.slices}")
+        return " ".join(words)
+
+    def __repr__(self) -> str:
+        return f"Limit.parse({str(self)!r})"
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.count, self.micros, self.burst, self.algorithm, self.slices
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity() == other._identity() if isinstance(other, Limit) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Limit.parse, (str(self),)
+
+
+def make_unlimited() -> Limit:
+    made = Limit.__new__(Limit)
+    made.fix(
+        count=UNLIMITED,
+        micros=SECOND,
+        burst=UNLIMITED,
+        algorithm="unlimited",
+        slices=1,
+        capacity=UNLIMITED,
+        unit=1,
+        drain=1,
+        full=UNLIMITED,
+        rule=unlimited,
+    )
+    return made
+
+
+UNLIMITED_LIMIT = make_unlimited()
+
+
+def whole(place: str, what: str, value: object, most: int, zero: str) -> None:
+    if value.__class__ is not int:
+        raise InvalidLimit(f"{place}: expected {what} as a whole number, got {shown(value)}.")
+    if not 1 <= value <= most:
+        advice = f" {zero}" if value == 0 else ""
+        raise InvalidLimit(f"{place}: expected {what} from 1 to {most:,}, got {shown(value)}.{advice}")
+
+
+def ticks(place: str, count: int, micros: int, burst: int) -> tuple[int, int]:
+    """The ticks of one unit of cost and of one microsecond: ``unit / drain`` microseconds a unit, exactly.
+
+    Where that fraction is too fine for the fixed-size words of the other twins it is rounded up, against the
+    caller, by less than one part in 10^9; a limit that cannot be held that closely is refused.
+    """
+    from math import gcd  # built in, but not loaded by a bare interpreter
+
+    shared = gcd(count, micros)
+    unit, drain = micros // shared, count // shared
+    most = min(MOST_DRAIN, MOST_TICKS // burst)
+    if drain > most:
+        unit, drain = fraction_above(micros, count, most)
+        if (unit * count - micros * drain) * 10**9 >= micros * drain:
+            raise InvalidLimit(
+                f"{place}: expected a rate that can be held to one part in 10^9, "
+                f"got {count} per {micros} microseconds. "
+                "Round the count to fewer digits, or lower the burst."
+            )
+    recovery = -(-burst * unit // drain)
+    if recovery > LONGEST_RECOVERY:
+        raise InvalidLimit(
+            f"{place}: expected a burst that is recovered within 70 years, "
+            f"got {recovery // (365 * 86_400 * SECOND)} years. "
+            "Lower the burst."
+        )
+    return unit, drain
+
+
+def fraction_above(numerator: int, denominator: int, most: int) -> tuple[int, int]:
+    """The least fraction not below ``numerator / denominator`` whose denominator is at most ``most``."""
+    low, low_of = numerator // denominator, 1
+    high, high_of = low + 1, 1
+    below = numerator - denominator * low  # how far the number lies above the lower bound, and below the upper one
+    above = denominator * high - numerator
+    while below and above and high_of + low_of <= most:
+        # Add the upper bound to the lower one as often as that stays below the number, then the other way round.
+        steps = min(below // above, (most - low_of) // high_of)
+        low, low_of, below = low + steps * high, low_of + steps * high_of, below - steps * above
+        if below:
+            steps = min(above // below, (most - high_of) // low_of)
+            high, high_of, above = high + steps * low, high_of + steps * low_of, above - steps * below
+    return (high, high_of) if below else (low, low_of)
+
+
+class LimitSet(Frozen):
+    """Limits that are decided as one, all or nothing; stands where a Limit stands."""
+
+    __slots__ = ("limits",)
+    limits: tuple[Limit, ...]
+    rule = several
+    is_leased = False
+
+    def __init__(self, limits: Sequence[Limit]) -> None:
+        self.fix(limits=tuple(limits))
+
+    @property
+    def layout(self) -> str:
+        return ",".join(limit.layout for limit in self.limits)
+
+    def __str__(self) -> str:
+        return ", ".join(str(limit) for limit in self.limits)
+
+    def __repr__(self) -> str:
+        return f"LimitSet({list(self.limits)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.limits == other.limits if isinstance(other, LimitSet) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.limits)
+
+
+def parse_limits(
+    limits: str | Limit | LimitSet | Iterable[str | Limit], algorithm: str | None = None
+) -> Limit | LimitSet:
+    """One limit, or several that hold together; "unlimited" among others adds nothing."""
+    if isinstance(limits, LimitSet):
+        return limits
+    if isinstance(limits, (str, Limit, bytes, dict)):  # the last two would be taken for lists, of what they are not
+        return Limit.parse(limits, algorithm)  # type: ignore[arg-type]
+    try:
+        found = [Limit.parse(limit, algorithm) for limit in limits]
+    except TypeError as error:
+        if isinstance(error, InvalidLimit):
+            raise
+        raise InvalidLimit(f"limits: expected a limit or a list of them, got {shown(limits)}.") from None
+    if not found:
+        raise InvalidLimit(
+            "limits: expected at least one limit, got an empty list. Write 'unlimited' to limit nothing."
+        )
+    kept = [limit for limit in dict.fromkeys(found) if not limit.is_unlimited]
+    if not kept:
+        return UNLIMITED_LIMIT
+    if len(kept) > 1 and any(limit.is_leased for limit in kept):
+        raise InvalidLimit(
+            f"limits: expected '{next(limit for limit in kept if limit.is_leased)}' alone, as it is given back and the "
+            "others are not, got a list. Put it into a limiter or a rule of its own."
+        )
+    return kept[0] if len(kept) == 1 else LimitSet(kept)
+
+
+def doubled(limit: Any) -> Limit:
+    """``limit`` with room for twice as many leases: its states are the same."""
+    return Limit(2 * limit.count, limit.period, algorithm=limit.algorithm)
+
+
+def empty_state(limit: Limit | LimitSet) -> State:
+    """The state of a key that nobody has used."""
+    limits = getattr(limit, "limits", None)
+    return limit.rule.EMPTY if limits is None else tuple([part.rule.EMPTY for part in limits])

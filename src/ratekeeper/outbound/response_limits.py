@@ -1,0 +1,265 @@
+"""What a server told its client: response fields -> how long to wait, and what is left of which quota.
+
+Read are Retry-After, retry-after-ms, RateLimit with RateLimit-Policy in all dialects of the drafts, X-RateLimit-* with
+or without a second hyphen, and the fields of the same shape that OpenAI, Anthropic and Kong send; of gRPC the
+RetryInfo and the pushback.  Instants are compared with the response's own Date, so a client's clock may be wrong.
+
+Law: whatever is sent, an answer and never an exception; no wait below 0 or above 400 days; a malformed field is as if
+it had not been sent; so are all fields of a response that came out of a cache.  No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ratekeeper.outbound.dates import LONGEST, NUMBER, clamp, http_date, retry_after, wait_until
+from ratekeeper.outbound.structured_fields import Item, parse_dictionary, parse_list
+from ratekeeper.units import SECOND
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MOST_QUOTA = 999_999_999_999_999  # the largest whole number of a structured field
+MOST_LINES = 64
+VENDOR = re.compile(r"(?:x-rate-?limit|ratelimit|anthropic-ratelimit)-([a-z0-9-]{1,64})")
+PERIODS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What is left of one limit of the server: ``remaining`` for the next ``reset_after`` seconds."""
+
+    name: str
+    remaining: int
+    reset_after: float | None = None
+    limit: int | None = None
+    window: float | None = None
+    unit: str = "requests"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """``retry_after`` in seconds, None if nothing was said; ``never`` if the server said not to try again."""
+
+    retry_after: float | None = None
+    quotas: tuple[Quota, ...] = ()
+    never: bool = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether some quota has nothing left."""
+        return any(quota.remaining == 0 for quota in self.quotas)
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds to wait before the next try, as told: Retry-After wins, else the longest empty quota's reset."""
+        if self.retry_after is not None:
+            return self.retry_after
+        resets = [q.reset_after for q in self.quotas if q.remaining == 0 and q.reset_after is not None]
+        return max(resets, default=None)
+
+    @property
+    def micros(self) -> int | None:
+        """``wait`` in whole microseconds, rounded up."""
+        return None if self.wait is None else -int(-self.wait * SECOND // 1)
+
+
+NOTHING = ServerLimits()
+
+
+def read(headers: Iterable[tuple[str, str]], present: float) -> ServerLimits:
+    """What these response fields say; ``present`` is the client's Unix time, for a response without a Date."""
+    fields: dict[str, list[str]] = {}
+    for name, value in headers:
+        lines = fields.setdefault(name.lower(), [])
+        if len(lines) < MOST_LINES:
+            lines.append(value)
+    if is_cached(fields):
+        return NOTHING
+    server = http_date(fields["date"][0].strip(), present) if "date" in fields else None
+    if server is not None:
+        present = server
+    waits = [retry_after(line, present) for line in fields.get("retry-after", ())]
+    waits += [milliseconds(line) for line in fields.get("retry-after-ms", ())]
+    quotas = structured(fields) or dictionary(fields) or plain(fields, present)
+    return ServerLimits(max([wait for wait in waits if wait is not None], default=None), tuple(quotas))
+
+
+def is_cached(fields: Mapping[str, list[str]]) -> bool:
+    """Whether the response lay in a cache: it says nothing of the present."""
+    age = "".join(fields.get("age", ())).strip()
+    return bool(age.isascii() and age.isdecimal() and age.strip("0")) or "1" in fields.get("x-from-cache", ())
+
+
+def milliseconds(text: str) -> float | None:
+    text = text.strip()
+    return clamp(float(text) / 1000) if NUMBER.fullmatch(text) else None
+
+
+def structured(fields: Mapping[str, list[str]]) -> list[Quota]:
+    """RateLimit as a list: drafts 08 to 11, and the names that come after them (a, w for r, t)."""
+    found = []
+    policies: dict[object, Item] = {}
+    for item in parse_list(", ".join(fields.get("ratelimit-policy", ()))) or ():
+        policies[item.value, item.parameters.get("pk")] = item
+        policies.setdefault((item.value, None), item)
+    for item in parse_list(", ".join(fields.get("ratelimit", ()))) or ():
+        if not isinstance(item.value, str):
+            return []
+        remaining = whole(item.parameters.get("r", item.parameters.get("a")))
+        reset = whole(item.parameters.get("t", item.parameters.get("w")))
+        if remaining is None:
+            continue
+        policy = policies.get((item.value, item.parameters.get("pk"))) or policies.get((item.value, None))
+        known: dict[str, object] = policy.parameters if policy is not None else {}
+        window, unit = whole(known.get("w")), known.get("qu", "requests")
+        found.append(
+            Quota(
+                str(item.value),
+                remaining,
+                None if reset is None else clamp(reset),
+                whole(known.get("q")),
+                None if window is None else clamp(window),
+                str(unit),
+            )
+        )
+    return found
+
+
+def dictionary(fields: Mapping[str, list[str]]) -> list[Quota]:
+    """RateLimit as a dictionary: draft 07."""
+    entries = parse_dictionary(", ".join(fields.get("ratelimit", ()))) or {}
+    values = {name: whole(item.value) for name, item in entries.items()}
+    remaining, reset, limit = (values.get(name) for name in ("remaining", "reset", "limit"))
+    if remaining is None:
+        return []
+    return [Quota("", remaining, None if reset is None else clamp(reset), limit, old_window(fields, limit))]
+
+
+def plain(fields: Mapping[str, list[str]], present: float) -> list[Quota]:
+    """A field each for limit, remaining and reset: drafts up to 06 and everybody before them."""
+    groups: dict[str, dict[str, str]] = {}
+    for name, lines in fields.items():
+        if match := VENDOR.fullmatch(name):
+            words = match[1].split("-")
+            for kind in ("limit", "remaining", "reset"):
+                if kind in words:
+                    words.remove(kind)
+                    groups.setdefault("-".join(words), {})[kind] = lines[0] if kind != "limit" else ", ".join(lines)
+                    break
+    found = []
+    for name, group in groups.items():
+        remaining = digits(group.get("remaining", ""))
+        if remaining is None:
+            continue
+        reset = wait_until(group["reset"], present) if "reset" in group else None
+        limit = digits(group.get("limit", "").partition(",")[0].partition(";")[0])
+        window = PERIODS.get(name.rpartition("-")[2])
+        unit = "tokens" if "token" in name else "requests"
+        if window is None:
+            window_found = old_window(fields, limit, group.get("limit", "").partition(",")[2])
+        else:
+            window_found = float(window)
+        found.append(Quota(name, remaining, reset, limit, window_found, unit))
+    return found
+
+
+def old_window(fields: Mapping[str, list[str]], limit: int | None, text: str = "") -> float | None:
+    """The window of ``limit`` in a list such as ``10;w=1, 1000;w=3600``."""
+    for item in parse_list(text or ", ".join(fields.get("ratelimit-policy", ()))) or ():
+        window = whole(item.parameters.get("w"))
+        if window is not None and item.value == limit:
+            return clamp(window)
+    return None
+
+
+def whole(value: object) -> int | None:
+    """A whole number of at least 0; a structured field has other types that look like one."""
+    return min(value, MOST_QUOTA) if value.__class__ is int and value >= 0 else None
+
+
+def digits(text: str) -> int | None:
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return min(int(text[:20]), MOST_QUOTA)
+
+
+def read_grpc(metadata: Iterable[tuple[str, str | bytes]], present: float = 0.0) -> ServerLimits:
+    """What the trailing metadata of a gRPC call say: the pushback first, else google.rpc.RetryInfo, else the fields."""
+    wait: float | None = None
+    texts: list[tuple[str, str]] = []
+    for name, value in metadata:
+        if name == "grpc-retry-pushback-ms":
+            text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+            if not (text.isascii() and text.isdecimal()):
+                return ServerLimits(never=True)  # negative, or no number: do not retry
+            return ServerLimits(clamp(float(text[:18]) / 1000))
+        if name == "grpc-status-details-bin" and isinstance(value, bytes):
+            wait = retry_info(value)
+        elif isinstance(value, str):
+            texts.append((name, value))
+    fields = read(texts, present)
+    return ServerLimits(fields.retry_after if wait is None else wait, fields.quotas)
+
+
+def retry_info(status: bytes) -> float | None:
+    """Seconds of the RetryInfo within a serialized google.rpc.Status; None if there is none."""
+    try:
+        for number, detail in messages(status):
+            if number != 3:
+                continue
+            parts = dict(messages(detail))
+            if bytes(parts.get(1, b"")).rpartition(b"/")[2] != b"google.rpc.RetryInfo":
+                continue
+            for inner, duration in messages(parts.get(2, b"")):
+                if inner == 1:
+                    clock = dict(numbers(duration))
+                    return clamp(min(clock.get(1, 0), LONGEST) + min(clock.get(2, 0), 10**9) / 1e9)
+    except (IndexError, ValueError):
+        pass
+    return None
+
+
+def messages(data: bytes) -> Iterable[tuple[int, bytes]]:
+    """The fields of a protocol-buffer message that have a length."""
+    return [(number, value) for number, value in wire(data) if isinstance(value, bytes)]
+
+
+def numbers(data: bytes) -> Iterable[tuple[int, int]]:
+    """The fields of a protocol-buffer message that are whole numbers; negative ones count as 0."""
+    return [(number, value if value < 2**63 else 0) for number, value in wire(data) if isinstance(value, int)]
+
+
+def wire(data: bytes) -> list[tuple[int, bytes | int]]:
+    found: list[tuple[int, bytes | int]] = []
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = varint(data, at)
+            found.append((tag >> 3, value))
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        elif kind == 2:
+            length, at = varint(data, at)
+            if at + length > len(data):
+                raise ValueError("a length beyond the end")
+            found.append((tag >> 3, data[at : at + length]))
+            at += length
+        else:
+            raise ValueError("an unknown kind of field")
+    return found
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for place in range(10):
+        byte = data[at + place]
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
+    raise ValueError("a number without end")

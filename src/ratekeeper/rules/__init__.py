@@ -1,0 +1,1 @@
+"""Rules files: read, validated, compiled to counters, and used to decide requests."""

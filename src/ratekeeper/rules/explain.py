@@ -1,0 +1,115 @@
+"""Which rules a request meets, by which keys, under which limits, and why.  Takes nothing from anybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.errors import InvalidCost
+from ratekeeper.identity.identity import Caller
+from ratekeeper.identity.request import Request, is_preflight
+from ratekeeper.rules.counter import BLOCKED, RuleCounter, asked, cost_of
+from ratekeeper.rules.match import readings
+
+if TYPE_CHECKING:
+    from ratekeeper.rules.policy import Policy
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rule says to a request."""
+
+    rule: str
+    applies: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The steps of a decision; ``str()`` shows them."""
+
+    lines: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        width = max([len(step.rule) for step in self.steps], default=0)
+        marks = {True: "+", False: "-"}
+        rules = [f"  {marks[step.applies]} {step.rule:{width}}  {step.text}" for step in self.steps]
+        return "\n".join([*self.lines, *rules])
+
+
+def explain(policy: Policy, request: Request) -> Explanation:
+    program = policy.program
+    caller = Caller(program.identity, request)
+    paths = " and ".join("/" + "/".join(parts) for parts in readings(request))
+    known = caller.known
+    peer = "a UNIX socket" if request.peer is None else request.peer
+    lines = [
+        f"{request.method} {request.path} is read as {request.method.upper()} {paths}"
+        + (f" on {request.host}" if request.host else ""),
+        f"from {peer}, counted as {known.subject}" + (" (a trusted proxy)" if known.trusted else ""),
+    ]
+    if program.identity.user_sources:
+        lines.append(f"user: {'known' if caller.user else 'not known, the address stands in'}")
+    if any(rule.by_tier for rule in policy.rules):
+        lines.append(f"tier: {caller.tier}")
+    if not program.preflights_count and is_preflight(request):
+        lines.append("a CORS preflight: not counted")
+    met = set(program.requests.find(request)) | set(program.messages.find(request))
+    steps = [step_of(counter, caller, number in met) for number, counter in enumerate(program.counters)]
+    return Explanation(tuple(lines), tuple(steps))
+
+
+def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
+    rule = counter.rule
+
+    def step(text: str, applies: bool = False) -> Step:
+        return Step(rule.name, applies, text)
+
+    if rule.mode == "off":
+        return step("is off")
+    if not met:
+        patterns = ", ".join(pattern_text(pattern) for pattern in rule.patterns)
+        return step(f"matches {patterns}, not this")
+    if counter.exempt and counter.leaves_alone(caller):
+        return step("leaves this caller alone (exempt)")
+    if rule.allow_from is not None and caller.known.address not in rule.allow_from:
+        return step(f"refuses with 403: allowed from {', '.join(rule.allow_from.texts) or 'nowhere'} only", True)
+    entry = counter.entry(caller)
+    if entry is None:
+        return step("lets this address in, and limits nothing", True)
+    tier = f" of tier {caller.tier}" if counter.by_tier else ""
+    if entry.is_unlimited:
+        return step(f"is unlimited for tier {caller.tier}")
+    try:
+        cost = cost_of(rule, caller.request)
+    except InvalidCost:
+        return step("refuses with 400: the request states a cost that is no whole number", True)
+    one = asked(counter, entry, caller, cost)
+    by = " and ".join(source if isinstance(source, str) else source.__name__ for source in rule.by)
+    text = f"{entry.limit}{tier}, by {by}, cost {cost}"
+    if counter.store.blocking:
+        return step(f"{text}: {standing(rule.mode, counter.is_enforced(one.check.key))}, counted in the store", True)
+    if counter.block is not None:
+        (decision,) = counter.store.peek((one.side(BLOCKED, counter.block),))
+        if not decision.allowed:
+            return step(f"{text}: blocked for {decision.retry_after:.6g} s more by its penalty", True)
+    (decision,) = counter.store.peek((one.check,))
+    if decision.allowed:
+        left = f"{decision.remaining} of {decision.limit} left"
+    elif decision.retry_after is None:
+        left = f"can never pass: at most {decision.limit} at once"
+    else:
+        left = f"would refuse, free in {decision.retry_after:.6g} s"
+    return step(f"{text}: {left}{standing(rule.mode, counter.is_enforced(one.check.key))}", True)
+
+
+def standing(mode: str, enforced: bool) -> str:
+    return (
+        "" if enforced else " (in shadow: refuses nobody)" if mode == "shadow" else " (not enforced for this subject)"
+    )
+
+
+def pattern_text(pattern: Any) -> str:
+    methods = ",".join(sorted(pattern.methods - {"HEAD"})) + " " if pattern.methods else ""
+    return f"{methods}{pattern.host or ''}{pattern.text}"

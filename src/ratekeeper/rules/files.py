@@ -1,0 +1,74 @@
+"""Reads a rules file: TOML, YAML or JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.errors import InvalidRules, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The contents of a .toml, .yaml, .yml or .json file."""
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidRules(
+            f"{path.name}: expected a rules file that can be read, but {reason}.", place=str(path)
+        ) from error
+    return read_text(text, path.suffix.lower(), path.name)
+
+
+class DuplicateKey(ValueError):
+    """A key that stands twice in one table: one of the two would be lost in silence."""
+
+
+def once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise DuplicateKey(f"{shown(name)} is given twice in one table. Keep one of them")
+        found[name] = value
+    return found
+
+
+def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
+    if suffix == ".toml":
+        import tomllib
+
+        load: Callable[[str], Any] = tomllib.loads
+        wrong: type[Exception] = tomllib.TOMLDecodeError
+    elif suffix == ".json":
+        import json
+
+        load, wrong = (lambda text: json.loads(text, object_pairs_hook=once)), ValueError
+    elif suffix in (".yaml", ".yml"):
+        try:
+            import yaml
+        except ImportError as error:  # pragma: no cover - the suite has every extra
+            raise InvalidRules(
+                f"{name}: expected PyYAML to be installed. pip install 'ratekeeper[yaml]'.", place=name
+            ) from error
+
+        class Loader(yaml.SafeLoader):
+            def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+                names = [name for name, _ in node.value if name.tag != "tag:yaml.org,2002:merge"]
+                once([(name.value, None) for name in names if isinstance(name, yaml.ScalarNode)])
+                return super().construct_mapping(node, deep)
+
+        load, wrong = (lambda text: yaml.load(text, Loader)), yaml.YAMLError
+    else:
+        raise InvalidRules(f"{name}: expected a name that ends in .toml, .yaml, .yml or .json.", place=name)
+    try:
+        found = load(text)
+    except (wrong, DuplicateKey, RecursionError) as error:
+        cause = " ".join(str(error).split())
+        raise InvalidRules(f"{name}: expected {suffix[1:].upper()}, but {cause[:200]}.", place=name) from error
+    if not isinstance(found, dict):
+        raise InvalidRules(f"{name}: expected a table of settings and rules, got {type(found).__name__}.", place=name)
+    return found

@@ -1,0 +1,121 @@
+"""What is allowed in a rules file and probably unwise: rules -> sentences.  No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ratekeeper.identity.identity import Identity
+from ratekeeper.limit import Limit, LimitSet
+from ratekeeper.rules.match import Pattern
+from ratekeeper.rules.parse import is_covered
+from ratekeeper.rules.rule import Rule
+
+SENSITIVE = (
+    "login",
+    "signin",
+    "sign-in",
+    "auth",
+    "password",
+    "token",
+    "otp",
+    "payment",
+    "checkout",
+    "register",
+    "signup",
+)
+
+
+def advise(rules: Iterable[Rule], identity: Identity) -> list[str]:
+    """Advice on each rule, and on rules beside each other."""
+    rules = list(rules)
+    return [
+        *[f"rule {rule.name!r} {text}" for rule in rules for text in on_belief(rule, rules, identity)],
+        *[f"rule {rule.name!r} {text}" for rule in rules for text in about(rule)],
+        *[f"rule {rule.name!r} {text}" for rule, text in beside(rules)],
+    ]
+
+
+def on_belief(rule: Rule, rules: list[Rule], identity: Identity) -> Iterator[str]:
+    source = identity.unverified(rule.by)
+    if source and rule.limits and is_covered(rule, rules):  # what is not covered has a warning of its own
+        yield (
+            f"counts by {source!r} and believes every one: whoever makes up a new one for each request is held by the "
+            "rules by ip only. List those you gave out in [identity.api_keys]."
+        )
+
+
+def about(rule: Rule) -> Iterator[str]:
+    sensitive = [pattern.text for pattern in rule.patterns if any(word in pattern.text.lower() for word in SENSITIVE)]
+    limits = list(each_limit(rule))
+    if sensitive and any(limit.algorithm == "fixed_window" for limit in limits):
+        yield (
+            f"guards {sensitive[0]} with a fixed window, which lets twice its count pass at the turn of a window. "
+            "Use gcra or sliding_log."
+        )
+    if sensitive and rule.mode == "enforce" and rule.on_store_error == "allow":
+        advice = "Use on_store_error = 'deny' or 'local'."
+        yield f"guards {sensitive[0]} and admits everybody while the store is down. {advice}"
+    for limit in limits:
+        if limit.algorithm in ("gcra", "token_bucket", "leaky_bucket") and limit.burst == 1 and limit.count > 1:
+            yield f"has a burst of 1: two requests at once are refused although {limit} allows more. Raise the burst."
+        if limit.burst > 100 * limit.count:
+            yield f"has a burst of {limit.burst}, more than 100 periods' worth of {limit}. Is that meant?"
+    if rule.by and set(rule.by) <= {"all", "route", "host", "method"} and not rule.patterns[0].methods and limits:
+        smallest = min(limits, key=lambda limit: limit.count / limit.micros)
+        if smallest.count * 1_000_000 < smallest.micros * 10 and rule.mode == "enforce":
+            yield (
+                f"counts all callers together and admits only {smallest}: one caller can lock all others out. "
+                "Count by ip too."
+            )
+    if rule.mode == "enforce" and rule.enforce_percent == 0:
+        yield "is enforced for 0 % of its subjects. Write mode = 'shadow' if that is meant."
+
+
+def beside(rules: list[Rule]) -> Iterator[tuple[Rule, str]]:
+    for rule in rules:
+        if rule.mode == "off":
+            continue
+        for other in rules:
+            if other is rule or other.mode != "enforce" or other.allow_from is None or other.allow_from.texts:
+                continue
+            if all(any(covers(wide, own) for wide in other.patterns) for own in rule.patterns):
+                yield rule, f"never decides anything: {other.name!r} refuses everybody before it."
+        for other in rules[: rules.index(rule)]:
+            same = other.by == rule.by and texts(other) == texts(rule) and other.mode == rule.mode != "off"
+            if same and other.counts == rule.counts and each_is_looser(rule, other):
+                yield rule, f"never refuses anybody: {other.name!r} counts the same and is stricter."
+
+
+def covers(wide: Pattern, own: Pattern) -> bool:
+    """Whether every request that ``own`` matches is matched by ``wide`` too, as far as is plain to see."""
+    if wide.host is not None and wide.host != own.host:
+        return False
+    if wide.methods is not None and (own.methods is None or not own.methods <= wide.methods):
+        return False
+    if wide.text in ("/**", own.text):
+        return True
+    return wide.text.endswith("/**") and own.text.startswith(wide.text[:-2])
+
+
+def texts(rule: Rule) -> list[tuple[str, object, object]]:
+    return [(pattern.text, pattern.methods, pattern.host) for pattern in rule.patterns]
+
+
+def each_limit(rule: Rule) -> Iterator[Limit]:
+    for limit in rule.limits.values():
+        parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
+        yield from (part for part in parts if not part.is_unlimited)
+
+
+def each_is_looser(rule: Rule, other: Rule) -> bool:
+    own, stricter = list(each_limit(rule)), list(each_limit(other))
+    if rule.by_tier or other.by_tier or not own or len(stricter) != 1:
+        return False
+    (bound,) = stricter
+    return all(
+        limit.algorithm == bound.algorithm
+        and limit.count * bound.micros >= bound.count * limit.micros
+        and limit.capacity >= bound.capacity
+        and limit.slices == bound.slices
+        for limit in own
+    )

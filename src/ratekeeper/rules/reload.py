@@ -1,0 +1,90 @@
+"""Reloads a policy when its file changes.  The one thread of a policy; it dies with it and survives a fork."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from os import register_at_fork
+from typing import TYPE_CHECKING
+from weakref import WeakSet, ref
+
+from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.stores.options import is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ratekeeper.rules.policy import Policy
+
+log = logging.getLogger("ratekeeper")
+watchers: WeakSet[Watcher] = WeakSet()
+
+
+class Watcher:
+    """Looks at the file every so many seconds, and reloads the policy when it is another.
+
+    Rules that cannot be taken are logged once, and the old ones stay until the file changes again.
+    """
+
+    def __init__(self, policy: Policy, every: float, on_error: Callable[[Exception], object] | None) -> None:
+        if policy.path is None:
+            raise InvalidInput("watch: expected a policy that was loaded from a file. Use Policy.load.")
+        if not (is_number(every) and every > 0):
+            raise InvalidInput(f"watch: expected seconds above 0, got {shown(every)}.")
+        self.policy = ref(policy)
+        self.every = every
+        self.on_error = on_error
+        self.seen = stamp(policy.path)
+        self.stopped = threading.Event()
+        self.start()
+        watchers.add(self)
+
+    def start(self) -> None:
+        threading.Thread(target=self.run, name="ratekeeper-watch", daemon=True).start()
+
+    def run(self) -> None:
+        while not self.stopped.wait(self.every):
+            if not self.look():
+                return
+
+    def look(self) -> bool:
+        """Reload if the file is another; False once the policy is gone."""
+        policy = self.policy()
+        if policy is None or policy.path is None:
+            return False
+        now = stamp(policy.path)
+        if now == self.seen:
+            return True
+        self.seen = now
+        try:
+            policy.reload()
+        except Exception as error:  # whatever is wrong with the file must not stop what runs
+            log.error("rules not reloaded, the old ones stay: %s", error)
+            if self.on_error is not None:
+                self.on_error(error)
+        else:
+            log.info("rules reloaded: %d rules from %s", len(policy.rules), policy.path.name)
+        return True
+
+    def stop(self) -> None:
+        self.stopped.set()
+        watchers.discard(self)
+
+
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """What differs when a file is written or replaced; None while it is away."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def after_fork() -> None:
+    for watcher in list(watchers):
+        watcher.stopped = threading.Event()
+        watcher.start()
+
+
+register_at_fork(after_in_child=after_fork)

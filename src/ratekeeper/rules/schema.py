@@ -1,0 +1,311 @@
+"""What a rules file may say: one JSON Schema, which checks files here and completes them in editors.
+
+``title`` is what a message expects at that place.  ``python -m ratekeeper.schema`` writes the shipped copy,
+``rules.schema.json``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.identity.identity import NAMED, PLAIN
+
+Schema = dict[str, Any]
+
+DIALECTS = ("x-ratelimit", "x-ratelimit-delta", "draft-11", "draft-7", "draft-6", "draft-3")
+BODIES = ("json", "problem", "text", "none")
+STORE_ERRORS = ("allow", "deny", "local")
+
+
+def text(title: str, description: str, **more: Any) -> Schema:
+    return {"type": "string", "minLength": 1, "title": title, "description": description, **more}
+
+
+def choice(words: tuple[str, ...], description: str) -> Schema:
+    return {"enum": list(words), "title": one_of(words), "description": description}
+
+
+def whole(title: str, description: str, least: int, most: int) -> Schema:
+    return {"type": "integer", "minimum": least, "maximum": most, "title": title, "description": description}
+
+
+def either(title: str, description: str, *forms: Schema) -> Schema:
+    return {"anyOf": list(forms), "title": title, "description": description}
+
+
+def many(item: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": item, **more}
+
+
+def one_of(words: tuple[str, ...]) -> str:
+    return ", ".join(repr(word) for word in words[:-1]) + f" or {words[-1]!r}"
+
+
+def table(title: str, description: str, properties: dict[str, Schema], *required: str) -> Schema:
+    return {
+        "type": "object",
+        "title": title,
+        "description": description,
+        "properties": properties,
+        "additionalProperties": False,
+        "required": list(required),
+    }
+
+
+STRING: Schema = {"type": "string", "minLength": 1}
+SOURCES = f"{', '.join(PLAIN)}, or {', '.join(f'{kind}:NAME' for kind in NAMED)}"
+LIMIT = "a limit such as '100/minute', or 'unlimited'"
+LENGTH = "a length of time such as '10 minutes'"
+NETWORKS = "a list of addresses and networks such as ['10.0.0.0/8']"
+SOURCE_LIST = either("a source or a list of them", "", STRING, many(STRING, minItems=1))
+TIME = either(LENGTH, "", STRING, {"type": "number", "minimum": 0})
+LIMITS = either(f"{LIMIT}, or a list of limits", "", STRING, many(STRING, minItems=1))
+
+
+def described(schema: Schema, description: str, title: str | None = None) -> Schema:
+    return {**schema, "description": description, **({"title": title} if title else {})}
+
+
+RULE = table(
+    "a rule",
+    "Whom it matches, by what it counts, how much it allows. All rules that match a request apply.",
+    {
+        "name": text(
+            "a name of printable ASCII without quotes and backslashes",
+            "Unique; names the counters, so a rule that is renamed starts afresh. Clients see it in headers.",
+            pattern=r"^[ !#-\[\]-~]{1,64}$",
+        ),
+        "match": either(
+            "a pattern such as 'GET /api/users/{id}', '/admin/**', or a list of them",
+            "Methods (optional, with commas) and a path: * and {name} are one segment, ** is any number. "
+            "Default: everything.",
+            STRING,
+            many(STRING, minItems=1),
+        ),
+        "host": text("a host such as 'api.example.com' or '*.example.com'", "Only requests to this host."),
+        "by": described(
+            {**SOURCE_LIST, "callable": True},
+            "Who is counted; several together make one subject. Where a part is missing the address stands in.",
+            f"{SOURCES}, or a list of them",
+        ),
+        "limit": either(
+            f"{LIMIT}, a list of limits, or a table of them by tier",
+            "How much. A list holds all together; a table has a limit, or a list, for each tier.",
+            STRING,
+            many(STRING, minItems=1),
+            {"type": "object", "additionalProperties": LIMITS, "minProperties": 1},
+        ),
+        "algorithm": choice(tuple(ALGORITHMS), "Of all limits of the rule that do not name their own. Default: gcra."),
+        "cost": either(
+            "a whole number, 'body', 'header:NAME', 'function:NAME', or a table with 'from'",
+            "What one request takes. Default: 1.",
+            {"type": "integer", "minimum": 1, "maximum": 10**12},
+            {"type": "string", "minLength": 1, "callable": True},
+            table(
+                "a table with 'from'",
+                "A cost that the request tells.",
+                {
+                    "from": text("'body', 'header:NAME' or 'function:NAME'", "Where the number comes from."),
+                    "per": whole("a whole number of at least 1", "So much is one unit, rounded up.", 1, 10**12),
+                    "most": whole("a whole number of at least 1", "More is taken as this.", 1, 10**12),
+                    "missing": whole(
+                        "a whole number of at least 1", "If there is no number. Default: most, else 1.", 1, 10**12
+                    ),
+                },
+                "from",
+            ),
+        ),
+        "counts": choice(("requests", "messages"), "Requests and handshakes, or each message of a WebSocket."),
+        "scope": choice(("fleet", "instance"), "Counted in the store, or in each process by itself. Default: fleet."),
+        "mode": choice(("enforce", "shadow", "off"), "shadow counts and reports, and never refuses."),
+        "enforce_percent": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": 100,
+            "title": "a number from 0 to 100",
+            "description": "Enforced for this share of subjects, always the same ones; in shadow for the others.",
+        },
+        "warn_at": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": 1,
+            "title": "a share from 0 to 1",
+            "description": "From this share of the limit on, responses carry a warning header.",
+        },
+        "grace": whole(
+            "a whole number from 0 to 1000", "So many violations in a period are warned, not refused.", 0, 1000
+        ),
+        "penalty": table(
+            "a table such as { after = 5, within = '10 minutes', block = '1 hour' }",
+            "Who is refused so often in so short a time is refused altogether for a while.",
+            {
+                "after": whole("a whole number from 1 to 1000", "Refusals.", 1, 1000),
+                "within": described(TIME, "In so long a time."),
+                "block": described(TIME, "Refused altogether for so long."),
+            },
+            "after",
+            "within",
+            "block",
+        ),
+        "allow_from": described(many(STRING), "Requests from elsewhere get 403.", NETWORKS),
+        "exempt": described(
+            many(STRING),
+            "Whom the rule leaves alone.",
+            "a list of networks, 'user:NAME' and 'tier:NAME'",
+        ),
+        "on_store_error": choice(
+            STORE_ERRORS, "When the store cannot decide: admit, refuse with 503, or count locally."
+        ),
+        "max_delay": described(
+            TIME, "A leaky bucket delays at most so long and refuses the rest. Default: 30 seconds."
+        ),
+        "message": text("text", "What a refused client reads; may contain {retry_after}, {limit} and {rule}."),
+        "headers": {
+            "type": "boolean",
+            "title": "true or false",
+            "description": "Whether responses tell how this rule stands. Default: true.",
+        },
+    },
+    "name",
+)
+
+RULES: Schema = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    **table(
+        "a table of settings and rules",
+        "Rules of ratekeeper.",
+        {
+            "store": text(
+                "a URL such as 'memory://' or 'redis://host:6379/0'", "Where counters live. Default: memory://."
+            ),
+            "on_store_error": choice(STORE_ERRORS, "For rules that do not say. Default: local."),
+            "trusted_proxies": described(
+                many(STRING), "Whose client_header is believed; 'unix' is a UNIX socket.", NETWORKS
+            ),
+            "client_header": text(
+                "the name of a header, such as 'X-Forwarded-For' or 'Forwarded'",
+                "The one header in which trusted proxies write the client's address. Default: X-Forwarded-For.",
+                pattern=r"^[!#$%&'*+.^`|~0-9A-Za-z-]+$",
+            ),
+            "secret": text("text", "Key for the client names in logs. Default: random in each process."),
+            "exempt": described(
+                many(STRING), "Whom all rules leave alone.", "a list of networks, 'user:NAME' and 'tier:NAME'"
+            ),
+            "identity": table(
+                "a table",
+                "How callers are told apart.",
+                {
+                    "user": described(SOURCE_LIST, "The first that is present and verified."),
+                    "api_key": described(SOURCE_LIST, "Where an API key is sent. Default: header:X-Api-Key."),
+                    "api_keys": {
+                        "type": "object",
+                        "title": "a table of SHA-256 digests in hex, each with { user, tier }",
+                        "description": "The keys that are believed; without this table, every key is.",
+                        "additionalProperties": table(
+                            "a table with user and tier",
+                            "Whose key it is.",
+                            {
+                                "user": text("a name", "Counted under this name."),
+                                "tier": text("a tier", "What they pay for."),
+                            },
+                        ),
+                    },
+                    "ipv4_prefix": whole(
+                        "a whole number from 8 to 32", "IPv4 is counted by this prefix. Default: 32.", 8, 32
+                    ),
+                    "ipv6_prefix": whole(
+                        "a whole number from 16 to 128", "IPv6 is counted by this prefix. Default: 64.", 16, 128
+                    ),
+                    "jwt": table(
+                        "a table with one of secret_env, key, key_file, jwks_file and jwks_url",
+                        "How tokens are verified.",
+                        {
+                            "secret_env": text(
+                                "the name of an environment variable", "Holds the secret of HS256 and its kin."
+                            ),
+                            "secret": text("text", "The secret itself; better kept in the environment."),
+                            "key": text("a public key in PEM", "For RS, PS, ES and EdDSA."),
+                            "key_file": text("a file", "The public key in PEM."),
+                            "jwks_file": text("a file", "Public keys as a JSON Web Key Set."),
+                            "jwks_url": text("a URL", "Public keys as a JSON Web Key Set, fetched in the background."),
+                            "algorithms": described(
+                                many(STRING, minItems=1),
+                                "Accepted signatures. Default: what fits the key.",
+                                "a list of algorithms",
+                            ),
+                            "issuer": text("text", "The iss a token must carry."),
+                            "audience": described(
+                                SOURCE_LIST, "The aud a token must carry.", "text or a list of texts"
+                            ),
+                            "leeway": described(TIME, "Tolerance for exp and nbf. Default: none."),
+                            "header": text("the name of a header", "Where the token is. Default: Authorization."),
+                        },
+                    ),
+                },
+            ),
+            "tiers": table(
+                "a table with from and default",
+                "Who gets which limit of a table of limits.",
+                {
+                    "from": described(
+                        SOURCE_LIST,
+                        "jwt:CLAIM, api_key, app:FACT, function:NAME, or header:NAME if a trusted proxy sends it.",
+                    ),
+                    "default": text("the name of a tier", "Of everybody else, and of unknown tiers."),
+                },
+                "default",
+            ),
+            "response": table(
+                "a table",
+                "What clients are told.",
+                {
+                    "headers": described(
+                        many(choice(DIALECTS, "A dialect.")),
+                        "Header dialects; an empty list sends none but Retry-After. Default: x-ratelimit and draft-11.",
+                        "a list of dialects",
+                    ),
+                    "body": text(
+                        f"{', '.join(repr(word) for word in BODIES)} or 'function:NAME'",
+                        "Of a refusal; a function of the verdict returns a media type and bytes. Default: json.",
+                        callable=True,
+                    ),
+                    "jitter": described(TIME, "Retry-After is later by a random time up to this. Default: none."),
+                    "cors": described(
+                        many(STRING), "Origins that may read refusals and headers; '*' is all.", "a list of origins"
+                    ),
+                    "count_preflights": {
+                        "type": "boolean",
+                        "title": "true or false",
+                        "description": "Whether CORS preflights count. Default: false.",
+                    },
+                    "message": text("text", "For rules without a message of their own."),
+                },
+            ),
+            "rules": described(
+                many(RULE), "In the order in which explain and logs name them.", "a list of rules ([[rules]] in TOML)"
+            ),
+        },
+        "rules",
+    ),
+}
+
+
+def published(schema: Any = RULES) -> Any:
+    """The schema as others read it: without the words that only Python callers can use."""
+    if isinstance(schema, dict):
+        return {name: published(value) for name, value in schema.items() if name != "callable"}
+    return [published(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def main() -> None:
+    import json
+    from pathlib import Path
+
+    target = Path(__file__).parents[1] / "rules.schema.json"
+    target.write_text(json.dumps(published(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(target)
+
+
+if __name__ == "__main__":
+    main()

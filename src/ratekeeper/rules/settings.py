@@ -1,0 +1,61 @@
+"""A rules file, understood: Settings, and what clients are told (Response)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ratekeeper.http.headers import DIALECTS
+from ratekeeper.identity.address import Networks
+from ratekeeper.identity.identity import Identity
+from ratekeeper.rules.rule import Exempt, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ratekeeper.http.headers import Dialect
+    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.identity.request import Request
+
+    Render = Callable[["HttpVerdict"], tuple[str, bytes]]
+    Functions = Mapping[str, Callable[[Request], Any]]
+
+
+@dataclass(frozen=True)
+class Response:
+    """What clients are told."""
+
+    headers: tuple[str, ...] = ("x-ratelimit", "draft-11")
+    body: str = "json"
+    jitter: int = 0  # microseconds
+    cors: tuple[str, ...] = ()
+    count_preflights: bool = False
+    message: str | None = None
+    render: Render | None = None  # media type and body of a refusal, in the place of ours
+
+    @cached_property
+    def is_usual(self) -> bool:
+        return self.headers == Response.headers and not self.cors
+
+    @cached_property
+    def is_terse(self) -> bool:
+        return self.body == "json" and self.message is None and not self.jitter and self.render is None
+
+    @cached_property
+    def dialects(self) -> tuple[Dialect, ...]:
+        return tuple([DIALECTS[name] for name in self.headers])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A rules file that has been understood."""
+
+    rules: tuple[Rule, ...]
+    identity: Identity
+    store: str = "memory://"
+    exempt: Exempt = field(default_factory=lambda: Exempt(Networks(())))
+    response: Response = field(default_factory=Response)
+    secret: str | None = None
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""The gRPC listener: Envoy's rate limit service and its configuration files."""

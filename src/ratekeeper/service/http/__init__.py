@@ -1,0 +1,1 @@
+"""The HTTP listener: the JSON API, forward auth, metrics, health, the dashboard."""

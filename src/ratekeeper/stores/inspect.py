@@ -1,0 +1,125 @@
+"""What a store holds, for whoever looks after it: never part of a decision.
+
+Names of keys on Redis are digests, and shared memory has no names at all: nobody can tell here who is counted.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import NamedTuple
+
+from ratekeeper.errors import InvalidStore, StoreUnavailable, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ratekeeper.stores.redis.store import RedisStore
+    from ratekeeper.stores.redis.url import Address
+
+PATIENCE = 10.0  # seconds for each server
+
+
+class KeyCount(NamedTuple):
+    """How many keys there are; some of them with the seconds they live, or the tables that hold them."""
+
+    keys: int
+    some: tuple[tuple[str, float], ...] = ()
+    tables: tuple[tuple[str, str, int], ...] = ()  # name, limit, keys
+
+
+def census(url: str, prefix: str = "rk", most: int = 100) -> KeyCount:
+    """Count the keys of a store, and name at most ``most`` of them."""
+    if url.startswith("memory:"):
+        raise InvalidStore(
+            "keys: expected redis:// or shm://, got memory://, which only its own process can look into. "
+            "Ask its /metrics or the dashboard."
+        )
+    return tables_of(url) if url.startswith("shm:") else names_of(url, prefix, most)
+
+
+def tables_of(url: str) -> KeyCount:
+    from ratekeeper.limit import parse_limits
+    from ratekeeper.stores import open_store
+    from ratekeeper.stores.shared import segment_at, segments
+    from ratekeeper.stores.shared_files import folder_of
+
+    known = {segment.name: segment for segment in segments()}
+    name = url.removeprefix("shm://").partition("?")[0]
+    if not name.startswith("/") and name not in known:  # to open it would make it
+        raise InvalidStore(f"keys: expected the name of a segment ({', '.join(known) or 'none'}), got {shown(name)}.")
+    store: Any = open_store(url)
+    found = []
+    try:
+        for space, limits in segment_at(name, folder_of(name)).tables:
+            before = store.size()
+            store.table_for(space, parse_limits(limits.split(", ")))  # opens the table of that name and limit
+            found.append((space, limits, store.size() - before))
+    finally:
+        store.close()
+    return KeyCount(sum(keys for _, _, keys in found), tables=tuple(found))
+
+
+def names_of(url: str, prefix: str, most: int) -> KeyCount:
+    from ratekeeper.stores.redis.connection import RedisConnection
+    from ratekeeper.stores.redis.store import RedisStore
+
+    store = RedisStore(url)
+    names: list[tuple[str, float]] = []
+    total = 0
+    try:
+        for place in masters(store):
+            connection = RedisConnection(place, store.settings, monotonic() + PATIENCE)
+            try:
+                some, count = scan(connection, store, prefix, most - len(names))
+            finally:
+                connection.close()
+            names += some
+            total += count
+    except OSError as error:
+        raise StoreUnavailable(store.settings.shown, f"could not be asked ({error})") from error
+    finally:
+        store.close()
+    return KeyCount(total, tuple(names))
+
+
+def masters(store: RedisStore) -> list[Address]:
+    """The servers that hold keys."""
+    until = monotonic() + PATIENCE
+    if store.settings.service:
+        return [store.find_master(until)]
+    if store.settings.is_cluster:
+        store.learn_slots(until)
+        return list(dict.fromkeys(store.slots.masters.values()))
+    return store.settings.addresses
+
+
+def scan(connection: Any, store: RedisStore, prefix: str, most: int) -> tuple[list[tuple[str, float]], int]:
+    from hiredis import ReplyError
+
+    from ratekeeper.stores.redis.handshake import spoken
+
+    settings = store.settings
+
+    def ask(*commands: tuple[bytes, ...]) -> list[Any]:
+        payload = b"".join([spoken(*words) for words in commands])
+        replies: list[Any] = connection.exchange(payload, len(commands), monotonic() + PATIENCE)
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise StoreUnavailable(settings.shown, f"refused to be looked into: {reply}")
+        return replies
+
+    if settings.password:
+        user = [settings.username.encode()] if settings.username else []
+        ask((b"AUTH", *user, settings.password.encode()))
+    if settings.db:
+        ask((b"SELECT", b"%d" % settings.db))
+    cursor, names, total = b"0", list[bytes](), 0
+    while True:
+        ((cursor, part),) = ask((b"SCAN", cursor, b"MATCH", f"{prefix}*".encode(), b"COUNT", b"1000"))
+        total += len(part)
+        names += part[: most - len(names)]
+        if cursor == b"0":
+            break
+    lives = ask(*[(b"PTTL", name) for name in names]) if names else []
+    return [(name.decode("latin-1"), life / 1000) for name, life in zip(names, lives, strict=True)], total

@@ -1,0 +1,340 @@
+"""An event loop's way to one server: all requests of one turn of the loop travel in one command.
+
+What is asked in a turn is sent at its end, and no timer waited for.  While the server is idle some go earlier: one that
+is likely to stay alone, one whose answer others wait for, and half a command.  One timer for all that is under way
+watches the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio import Future
+from collections import deque
+
+from hiredis import HiredisError, Reader, ReplyError
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.redis.batch import Batch, log
+from ratekeeper.stores.redis.breaker import Breaker
+from ratekeeper.stores.redis.handshake import Handshake, spoken
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.stores.redis.request import AnyRequest
+    from ratekeeper.stores.redis.script import Script
+    from ratekeeper.stores.redis.url import Address, RedisSettings
+
+MOST = 64  # requests of one command
+EARLY = 32  # to a server that has nothing to do: it decides these while we write the next
+
+
+class AsyncRedisConnection(asyncio.Protocol):
+    """A connection: hands each reply, in order, to ``receive``."""
+
+    def __init__(self, receive: Callable[[Any], None], lost: Callable[[AsyncRedisConnection, str], None]) -> None:
+        self.reader = Reader()
+        self.receive = receive
+        self.lost = lost
+        self.transport: asyncio.Transport | None = None
+        self.file = -1  # to read at other times than the loop does; -1: nobody else may
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, part: bytes) -> None:
+        reader = self.reader
+        try:
+            reader.feed(part)
+            while (reply := reader.gets()) is not False:
+                self.receive(reply)
+        except HiredisError as error:
+            self.lost(self, f"spoke another protocol ({error})")
+
+    def glance(self) -> None:
+        """Take in what has come already: a busy loop looks at its sockets once a turn, after all that is ready."""
+        if self.file < 0 or self.transport.is_closing():  # type: ignore[union-attr]
+            return
+        try:
+            part = os.read(self.file, 65536)
+        except OSError:  # nothing there; whatever else it is, the loop will meet it too
+            return
+        if part:
+            self.data_received(part)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost(self, f"lost the connection ({error or 'closed by the server'})")
+
+    def close(self) -> None:
+        self.lost = lambda wire, why: None
+        self.receive = lambda reply: None  # replies may have come with the one that closed it
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class AsyncRedisServer:
+    """One server for one event loop, found by ``find`` at each new connection."""
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        script: Script,
+        find: Callable[[], Awaitable[Address]],
+        name: str,
+        clock: Clock,
+        gives_time: bool,
+        trouble: Callable[[AsyncRedisServer, Batch, Exception], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.script = script
+        self.find = find
+        self.name = name
+        self.clock = clock
+        self.gives_time = gives_time
+        self.trouble = trouble
+        self.breaker = Breaker()
+        self.address: Address = ("", 0)
+        self.wire: AsyncRedisConnection | None = None
+        self.attempt: asyncio.Task[None] | None = None
+        self.pending: list[AnyRequest] = []
+        self.since = 0.0
+        self.was_alone = False  # what was sent last: then nobody else is likely to come in this turn
+        self.waiting: list[Batch] = []  # to be sent again, on the next connection
+        self.in_flight: deque[Batch | None] = deque()  # None: a reply that nobody waits for
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_closed = False
+
+    def ask(self, request: AnyRequest) -> asyncio.Future[Any]:
+        """The future answer to ``request``; raises StoreUnavailable at once while the breaker is open."""
+        if self.breaker.is_open and (why := self.away()):
+            raise StoreUnavailable(self.name, why)
+        future: asyncio.Future[Any] = Future(loop=self.loop)
+        request.future = future
+        pending = self.pending
+        pending.append(request)
+        many = len(pending)
+        if many == 1:
+            self.since = self.loop.time()
+            if self.timer is None:
+                self.timer = self.loop.call_at(self.since + self.settings.deadline, self.expire)
+            if self.was_alone and not self.in_flight:
+                self.flush()
+            else:
+                self.loop.call_soon(self.flush)
+        elif many == MOST or (many == EARLY and not self.in_flight):
+            self.flush()
+        return future
+
+    def hurry(self) -> None:
+        """Send what is pending in the middle of a turn, to a server that has nothing to do: others wait for it."""
+        if not self.in_flight:
+            self.flush()
+
+    def glance(self) -> None:
+        """Take in the answers that have come already, in the middle of a turn."""
+        if self.wire is not None:
+            self.wire.glance()
+
+    def away(self) -> str:
+        """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""
+        breaker = self.breaker
+        if not breaker.is_open:
+            return ""
+        if breaker.is_due(self.loop.time()):
+            self.reach()
+        return breaker.why
+
+    def flush(self) -> None:
+        if not self.pending:
+            return
+        if self.wire is None:
+            self.reach()
+            return
+        # Whoever was cancelled before it was sent is not charged.
+        requests = [request for request in self.pending if not request.future.done()]
+        self.pending = []
+        self.was_alone = len(requests) == 1 and not self.in_flight
+        if self.settings.is_cluster:
+            self.send([Batch([request], self.since) for request in requests])
+        else:
+            self.send([Batch(requests[at : at + MOST], self.since) for at in range(0, len(requests), MOST)])
+
+    def send(self, flights: list[Batch]) -> None:
+        """Put flights on the wire, or first in line for it."""
+        if self.wire is None:
+            self.waiting += flights
+            self.reach()
+            return
+        parts = []
+        for flight in flights:
+            if flight.asking:
+                self.in_flight.append(None)
+            self.in_flight.append(flight)
+            parts.append(flight.payload(self.script, self.clock, self.gives_time))
+        self.wire.transport.write(b"".join(parts))  # type: ignore[union-attr]
+        if flights and self.timer is None:
+            self.timer = self.loop.call_at(flights[0].since + self.settings.deadline, self.expire)
+
+    def receive(self, reply: Any) -> None:
+        flight = self.in_flight.popleft()
+        if flight is None:
+            return
+        if isinstance(reply, ReplyError):
+            self.trouble(self, flight, reply)
+        elif not flight.land(reply, self.name):
+            self.down("answered something else than was asked")
+
+    def expire(self) -> None:
+        """Fail what is past its deadline; else come back when the oldest would be."""
+        self.timer = None
+        ages = [flight.since for flight in (*self.waiting, *self.in_flight) if flight is not None]
+        if self.pending:
+            ages.append(self.since)
+        if not ages:
+            return
+        due = min(ages) + self.settings.deadline
+        if due > self.loop.time() + 0.0005:
+            self.timer = self.loop.call_at(due, self.expire)
+            return
+        limit = f"{self.settings.deadline * 1000:g} ms"
+        self.down(f"gave no answer in {limit}" if self.in_flight else f"could not be reached within {limit}")
+
+    def lost(self, wire: AsyncRedisConnection, why: str) -> None:
+        if wire is not self.wire:
+            return
+        if self.in_flight or self.pending:
+            self.down(why)
+        else:
+            self.wire = None  # an idle connection was closed: no harm done
+
+    def down(self, why: str) -> None:
+        """Open the breaker and fail all that is under way: what was sent may have been charged."""
+        if self.breaker.trip(self.loop.time(), why):
+            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+        self.drop(why)
+
+    def drop(self, why: str) -> None:
+        wire, self.wire = self.wire, None
+        if wire is not None:
+            wire.close()
+        flights = [flight for flight in self.in_flight if flight is not None]
+        self.in_flight.clear()
+        waiting = [*self.waiting, Batch(self.pending, 0.0)]
+        self.waiting, self.pending = [], []
+        for flight in flights:
+            flight.fail(StoreUnavailable(self.name, why, charged=None))
+        for flight in waiting:
+            flight.fail(StoreUnavailable(self.name, why))
+
+    def renew(self) -> None:
+        """Leave this connection, on which nothing is under way, for a new one."""
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
+
+    def reach(self) -> None:
+        """Start to connect, unless that is under way."""
+        if self.attempt is None and not self.is_closed:
+            self.attempt = self.loop.create_task(self.connect())
+
+    async def connect(self) -> None:
+        wire = None
+        try:
+            async with asyncio.timeout(self.settings.connects_for):
+                self.address = await self.find()
+                wire = await open_wire(self.address, self.settings, self.receive, self.lost)
+                handshake = Handshake(self.settings, self.script)
+                while handshake.words:
+                    handshake.judge(await converse(wire, handshake.payload, len(handshake.words)))
+        except (OSError, HiredisError, TimeoutError, StoreUnavailable) as error:
+            if wire is not None:
+                wire.close()
+            self.attempt = None
+            why = f"could not be reached ({str(error) or 'no answer'})"
+            self.down(error.why if isinstance(error, StoreUnavailable) else why)
+        except BaseException:
+            if wire is not None:
+                wire.close()
+            self.attempt = None
+            raise
+        else:
+            self.attempt = None
+            self.wire = wire
+            if self.breaker.close():
+                log.info("%s: answers again", self.name)
+            waiting, self.waiting = self.waiting, []
+            self.send(waiting)
+            self.flush()
+
+    def close(self) -> None:
+        self.is_closed = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.attempt is not None:
+            self.attempt.cancel()
+        self.drop("was closed")
+
+
+async def open_wire(
+    address: Address,
+    settings: RedisSettings,
+    receive: Callable[[Any], None],
+    lost: Callable[[AsyncRedisConnection, str], None],
+) -> AsyncRedisConnection:
+    loop = asyncio.get_running_loop()
+    wire = AsyncRedisConnection(receive, lost)
+    if settings.scheme == "unix":
+        await loop.create_unix_connection(lambda: wire, address[0])
+    else:
+        await loop.create_connection(lambda: wire, *address, ssl=settings.tls)
+    if settings.tls is None and os.name == "posix":
+        wire.file = wire.transport.get_extra_info("socket").fileno()  # type: ignore[union-attr]
+    return wire
+
+
+async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> list[Any]:
+    """Send ``payload`` and gather its replies: for the first words, before requests take over."""
+    found: list[Any] = []
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    receive, lost = wire.receive, wire.lost
+
+    def gather(reply: Any) -> None:
+        found.append(reply)
+        if len(found) == replies and not done.done():
+            done.set_result(None)
+
+    def end(wire: AsyncRedisConnection, why: str) -> None:
+        if not done.done():
+            done.set_exception(ConnectionResetError(why))
+
+    wire.receive, wire.lost = gather, end
+    wire.transport.write(payload)  # type: ignore[union-attr]
+    try:
+        await done
+    finally:
+        wire.receive, wire.lost = receive, lost
+    return found
+
+
+async def ask_once(address: Address, settings: RedisSettings, *words: bytes) -> Any:
+    """One question on a connection of its own: to sentinels, and for the map of a cluster."""
+    wire = await open_wire(address, settings, lambda reply: None, lambda wire, why: None)
+    try:
+        payload, replies = b"", 0
+        user, password = settings.username, settings.password
+        if settings.service:
+            user, password = settings.sentinel_username, settings.sentinel_password
+        if password:
+            payload, replies = spoken(b"AUTH", *([user.encode()] if user else []), password.encode()), 1
+        reply = (await converse(wire, payload + spoken(*words), replies + 1))[-1]
+    finally:
+        wire.close()
+    if isinstance(reply, ReplyError):
+        raise StoreUnavailable(settings.shown, f"refused {words[0].decode()}: {reply}")
+    return reply

@@ -1,0 +1,359 @@
+"""The threads' way to one server: a socket, a deadline, and a breaker.
+
+A plain socket is shared by all threads, as the C core gathers what they ask; without it, and with TLS, one speaks at a
+time (see combine.py).
+
+Connecting is always done by a thread of its own: a name that does not resolve, or a server that does not answer, costs
+the caller its deadline once, and nothing while the breaker is open.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from _thread import allocate_lock
+from time import monotonic
+
+from hiredis import HiredisError, Reader, ReplyError
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.native import core
+from ratekeeper.stores.redis.batch import log
+from ratekeeper.stores.redis.breaker import Breaker
+from ratekeeper.stores.redis.handshake import Handshake, spoken
+from ratekeeper.stores.redis.request import evaluation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from ratekeeper.clock import Clock
+    from ratekeeper.native.core import Line
+    from ratekeeper.stores.redis.batch import Batch
+    from ratekeeper.stores.redis.request import AnyRequest
+    from ratekeeper.stores.redis.script import Script
+    from ratekeeper.stores.redis.url import Address, RedisSettings
+
+SHORTEST = 0.0005  # seconds to wait where the deadline has passed: a timeout of 0 would mean something else
+IDLE = 1.0  # seconds after which a connection may have been closed by something in between
+DONE = threading.Event()
+DONE.set()
+
+
+def open_socket(address: Address, settings: RedisSettings, seconds: float) -> socket.socket:
+    """A connected socket; none is left open if something stops that."""
+    is_local = settings.scheme == "unix"
+    made = socket.socket(socket.AF_UNIX) if is_local else socket.create_connection(address, seconds)
+    try:
+        if is_local:
+            made.settimeout(seconds)
+            made.connect(address[0])
+        else:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if settings.tls is not None:
+                made = settings.tls.wrap_socket(made, server_hostname=address[0])
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+class NotSent(ConnectionError):
+    """Nothing was sent: it was too late, or another thread had given the connection up."""
+
+
+def sent(reply: Any) -> Any:
+    """What a line answers, unless it says that nothing was sent."""
+    if reply is None:
+        raise NotSent("the connection was closed")
+    return reply
+
+
+class RedisConnection:
+    """A socket and its replies, in order."""
+
+    line: Line | None = None  # what threads share; None: one speaks at a time
+
+    def __init__(self, address: Address, settings: RedisSettings, until: float, start: bytes = b"") -> None:
+        self.address = address
+        left = max(SHORTEST, until - monotonic())
+        self.socket = open_socket(address, settings, left)
+        self.is_plain = settings.tls is None
+        self.reader = Reader()
+        self.used_at = monotonic()
+        self.patience = left  # the socket's timeout
+        if self.is_plain and core is not None:
+            self.line = core.Line(os.dup(self.socket.fileno()), start)
+
+    def exchange(self, payload: bytes, replies: int, until: float) -> list[Any]:
+        """Send ``payload`` and gather so many replies, until that instant."""
+        if self.line is None:
+            return self.converse(payload, replies, until)
+        found = sent(self.line.exchange(payload, replies, until - monotonic()))
+        reader = Reader()  # one for each, as threads share the connection
+        reader.feed(found)
+        return [reader.gets() for _ in range(replies)]
+
+    def ask(self, request: AnyRequest, until: float) -> Any:
+        """The script's reply to ``request``, which may travel with those of other threads."""
+        reply = self.line.ask(  # type: ignore[union-attr]
+            request.keys, request.keys_count, request.words, request.words_count, until - monotonic()
+        )
+        if reply.__class__ is bytes:
+            return reply
+        return ReplyError(reply) if reply.__class__ is str else sent(reply)
+
+    def converse(self, payload: bytes, replies: int, until: float) -> list[Any]:
+        """The same for one thread at a time."""
+        found: list[Any] = []
+        reader = self.reader
+        self.set_patience(until)
+        if payload:
+            self.socket.sendall(payload)
+        while True:
+            self.set_patience(until)
+            part = self.socket.recv(65536)
+            if not part:
+                raise ConnectionResetError("the connection was closed")
+            reader.feed(part)
+            while (reply := reader.gets()) is not False:
+                found.append(reply)
+            if len(found) >= replies:
+                return found
+
+    def set_patience(self, until: float) -> None:
+        left = max(SHORTEST, until - monotonic())
+        if not -0.001 < left - self.patience < 0.0001:  # setting it is a system call
+            self.socket.settimeout(left)
+            self.patience = left
+
+    def is_stale(self) -> bool:
+        """Whether the other side closed an idle connection: better known before sending than after."""
+        if not self.is_plain:
+            return False
+        self.socket.settimeout(0)  # else Python itself would wait, whatever the flags say
+        self.patience = 0.0
+        try:
+            return self.socket.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        if self.line is not None:
+            self.line.close()
+        self.socket.close()
+
+
+class RedisServer:
+    """One server, found by ``find`` at each new connection."""
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        script: Script,
+        find: Callable[[float], Address],
+        name: str,
+        clock: Clock,
+        gives_time: bool,
+    ) -> None:
+        self.settings = settings
+        self.script = script
+        self.find = find
+        self.name = name
+        self.clock = clock
+        self.gives_time = gives_time
+        self.breaker = Breaker()
+        self.connection: RedisConnection | None = None
+        self.lock = allocate_lock()  # around what follows
+        self.attempt: threading.Event | None = None
+        self.is_shared = core is not None and settings.tls is None
+        self.wire = allocate_lock()  # if not, held by the one thread that speaks
+        self.is_closed = False
+
+    def exchange(self, flights: Sequence[Batch], until: float) -> tuple[list[Any], RedisConnection]:
+        """Send all flights in one go; their replies, and who gave them."""
+        payload = b"".join([flight.payload(self.script, self.clock, self.gives_time) for flight in flights])
+        extra = sum([flight.asking for flight in flights])
+        replies, asked = self.transfer(payload, len(flights) + extra, until)
+        if extra:
+            kept = iter(replies)
+            replies = [(next(kept), next(kept))[1] if flight.asking else next(kept) for flight in flights]
+        return replies, asked
+
+    def transfer(self, payload: bytes, replies: int, until: float) -> tuple[list[Any], RedisConnection]:
+        """Send ``payload`` on a good connection; so many replies, and who gave them."""
+        if self.breaker.is_open:
+            self.refuse()
+        if not self.is_shared and not self.wire.acquire(True, max(0.0, until - monotonic())):
+            raise StoreUnavailable(self.name, "was busy until the deadline")
+        try:
+            while True:
+                connection = self.ready(until)
+                try:
+                    return connection.exchange(payload, replies, until), connection
+                except BaseException as error:
+                    self.fail(connection, error, until)
+        finally:
+            if not self.is_shared:
+                self.wire.release()
+
+    def ask(self, request: AnyRequest, until: float) -> tuple[Any, RedisConnection]:
+        """The script's reply to ``request``, which may travel with those of other threads, and who gave it."""
+        while True:
+            connection = self.ready(until)
+            try:
+                return connection.ask(request, until), connection
+            except BaseException as error:
+                self.fail(connection, error, until)
+
+    def fail(self, connection: RedisConnection, error: BaseException, until: float) -> None:
+        """Raise what became of a call on that connection, unless nothing was sent and there is time for another."""
+        if isinstance(error, NotSent):
+            if monotonic() >= until:
+                raise StoreUnavailable(self.name, "other threads waited for it until the deadline") from error
+            self.drop(connection)
+            if self.breaker.is_open:
+                self.refuse()
+            return
+        if not isinstance(error, (OSError, HiredisError)):
+            if not self.is_shared:  # else others speak on it, and the answer is read all the same
+                self.drop(connection)
+            raise error
+        why = (
+            f"gave no answer in {self.settings.deadline * 1000:g} ms"
+            if isinstance(error, TimeoutError)
+            else f"lost the connection ({error})"
+        )
+        self.leave(connection, why)
+        raise StoreUnavailable(self.name, why, charged=None) from error
+
+    def ready(self, until: float) -> RedisConnection:
+        """The connection, or a new one in the place of one that was closed while it was idle."""
+        connection, now = self.connection, monotonic()
+        if connection is not None and now - connection.used_at > IDLE and connection.is_stale():
+            self.drop(connection)
+            connection = None
+        if connection is None:
+            connection = self.connected(until)
+        connection.used_at = now
+        return connection
+
+    def connected(self, until: float) -> RedisConnection:
+        """A new connection, waited for until that instant."""
+        attempt = self.reach()
+        attempt.wait(max(0.0, until - monotonic()))
+        connection = self.connection
+        if connection is None:
+            why = (
+                self.breaker.why
+                if self.breaker.is_open
+                else f"could not be reached within {self.settings.deadline * 1000:g} ms"
+            )
+            if not self.breaker.is_open:
+                self.trip(why)
+            raise StoreUnavailable(self.name, why)
+        return connection
+
+    def away(self) -> str:
+        """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""
+        breaker = self.breaker
+        if not breaker.is_open:
+            return ""
+        if breaker.is_due(monotonic()):
+            self.reach()
+        return breaker.why
+
+    def refuse(self) -> None:
+        """Raise at once: the breaker is open."""
+        raise StoreUnavailable(self.name, self.away() or self.breaker.why)
+
+    def reach(self) -> threading.Event:
+        """Start to connect, unless that is under way."""
+        with self.lock:
+            if self.attempt is None and self.connection is not None:
+                return DONE  # just now
+            if self.attempt is None:
+                self.attempt = threading.Event()
+                threading.Thread(
+                    target=self.connect, args=(self.attempt,), name="ratekeeper-connect", daemon=True
+                ).start()
+            return self.attempt
+
+    def connect(self, attempt: threading.Event) -> None:
+        until = monotonic() + self.settings.connects_for
+        connection = None
+        try:
+            connection = RedisConnection(self.find(until), self.settings, until, evaluation(self.script.sha))
+            handshake = Handshake(self.settings, self.script)
+            while handshake.words:
+                handshake.judge(connection.exchange(handshake.payload, len(handshake.words), until))
+        except Exception as error:  # whatever it is, those who wait must hear of it
+            if connection is not None:
+                connection.close()
+            why = error.why if isinstance(error, StoreUnavailable) else f"could not be reached ({error})"
+            self.finish(attempt, None)
+            self.trip(why)
+        else:
+            self.finish(attempt, connection)
+        finally:
+            attempt.set()
+
+    def finish(self, attempt: threading.Event, connection: RedisConnection | None) -> None:
+        with self.lock:
+            if self.attempt is not attempt or self.is_closed:  # forked or closed meanwhile
+                if connection is not None:
+                    connection.close()
+                return
+            self.attempt = None
+            self.connection = connection
+        if connection is not None and self.breaker.close():
+            log.info("%s: answers again", self.name)
+
+    def trip(self, why: str) -> None:
+        with self.lock:  # of threads that fail together one says so
+            changed = self.breaker.trip(monotonic(), why)
+        if changed and not self.is_closed:
+            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+
+    def leave(self, connection: RedisConnection, why: str) -> None:
+        """Give up a connection, and the server with it; of threads that share it, the first does."""
+        if self.drop(connection):
+            self.trip(why)
+
+    def drop(self, connection: RedisConnection) -> bool:
+        """Close a connection; whether the next call would have used it, and must make a new one."""
+        with self.lock:
+            is_current = self.connection is connection
+            if is_current:
+                self.connection = None
+        connection.close()
+        return is_current
+
+    def close(self) -> None:
+        with self.lock:
+            self.is_closed = True
+            connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+
+def ask_once(address: Address, settings: RedisSettings, until: float, *words: bytes) -> Any:
+    """One question on a connection of its own: to sentinels, and for the map of a cluster."""
+    connection = RedisConnection(address, settings, until)
+    try:
+        payload, replies = b"", 0
+        user, password = settings.username, settings.password
+        if settings.service:
+            user, password = settings.sentinel_username, settings.sentinel_password
+        if password:
+            payload, replies = spoken(b"AUTH", *([user.encode()] if user else []), password.encode()), 1
+        reply = connection.exchange(payload + spoken(*words), replies + 1, until)[-1]
+    finally:
+        connection.close()
+    if isinstance(reply, ReplyError):
+        raise StoreUnavailable(settings.shown, f"refused {words[0].decode()}: {reply}")
+    return reply

@@ -1,0 +1,81 @@
+"""The first commands on a connection: authenticate, choose the database, load the script, look at the server."""
+
+from __future__ import annotations
+
+from hiredis import ReplyError
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.redis.batch import log
+from ratekeeper.stores.redis.layout import bulk
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ratekeeper.stores.redis.script import Script
+    from ratekeeper.stores.redis.url import RedisSettings
+
+
+class Handshake:
+    """The first words on a connection: ``while words: judge(replies to payload)``.
+
+    The script itself is sent only to a server that says it lacks it, after all else was well: before a client has named
+    itself servers take no long word, and hang up instead of saying why.
+    """
+
+    def __init__(self, settings: RedisSettings, script: Script) -> None:
+        self.settings = settings
+        self.words: list[tuple[list[bytes], bool]] = []  # and whether a refusal matters
+        if settings.password:
+            user = [settings.username.encode()] if settings.username else []
+            self.words.append(([b"AUTH", *user, settings.password.encode()], True))
+        if settings.db:
+            self.words.append(([b"SELECT", b"%d" % settings.db], True))
+        if settings.client_name:
+            self.words.append(([b"CLIENT", b"SETNAME", settings.client_name.encode()], False))
+        self.words.append(([b"INFO"], False))
+        # The script itself, asked for nothing: a server may answer PING and run no script.
+        trial = ([b"EVALSHA", script.sha, b"0", *script.nothing], True)
+        self.words.append(trial)
+        self.loading = [([b"SCRIPT", b"LOAD", script.text], False), trial]
+
+    @property
+    def payload(self) -> bytes:
+        return b"".join([spoken(*words) for words, _ in self.words])
+
+    def judge(self, replies: Sequence[Any]) -> None:
+        """Raise StoreUnavailable if the server will not serve us; warn if it will forget."""
+        said, self.words = self.words, []
+        for (words, matters), reply in zip(said, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                if str(reply).startswith("NOSCRIPT"):  # if it cannot be loaded either, each command brings it along
+                    self.words, self.loading = self.loading, []
+                elif matters:
+                    raise StoreUnavailable(self.settings.shown, f"refused {words[0].decode()}: {reply}")
+            elif words[0] == b"INFO":
+                facts = dict(line.partition(":")[::2] for line in reply.decode("utf-8", "replace").split("\r\n"))
+                if facts.get("role") == "slave" and facts.get("slave_read_only") != "0":
+                    # A script that writes nothing would run there: it must not look well to a probe.
+                    raise StoreUnavailable(self.settings.shown, "is a replica, and answers READONLY to what writes")
+                warn_of_eviction(facts, self.settings.shown)
+
+
+def spoken(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join([bulk(word) for word in words])
+
+
+warned: set[str] = set()
+
+
+def warn_of_eviction(facts: dict[str, str], store: str) -> None:
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and facts.get("maxmemory", "0") != "0" and store not in warned:
+        warned.add(store)
+        log.warning(
+            "%s: expected maxmemory-policy noeviction, got %s. A full server will forget who is at the limit; "
+            "set noeviction, or give limits a server of their own.",
+            store,
+            policy,
+        )

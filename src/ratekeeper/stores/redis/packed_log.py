@@ -1,0 +1,70 @@
+"""Sliding logs as a server tells of them, in the place of the tuples that the rule keeps."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ratekeeper.limit import State
+
+
+class PackedLog:
+    """A sliding log as the server keeps it; stands for the tuple of its instants, unpacked where it is read."""
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: bytes) -> None:
+        self.record = record
+
+    def __len__(self) -> int:
+        return len(self.record) // 7
+
+    def __getitem__(self, index: Any) -> Any:
+        if index.__class__ is slice:
+            return self.instants()[index]
+        at = index * 7 if index >= 0 else len(self.record) + index * 7
+        if not 0 <= at < len(self.record):
+            raise IndexError(index)
+        return int.from_bytes(self.record[at : at + 7], "big")
+
+    def instants(self) -> tuple[int, ...]:
+        record = self.record
+        return tuple([int.from_bytes(record[at : at + 7], "big") for at in range(0, len(record), 7)])
+
+
+class LogSummary:
+    """What the server tells of a long log: how many live, the one that blocks, the newest.
+
+    Stands for the tuple of its live instants: every place that the rules read is one of these.
+    """
+
+    SIZE = 17
+    __slots__ = ("blocking", "live", "newest")
+
+    def __init__(self, record: bytes) -> None:
+        self.live = int.from_bytes(record[:3], "big")
+        self.blocking = int.from_bytes(record[3:10], "big")
+        self.newest = int.from_bytes(record[10:], "big")
+
+    def __len__(self) -> int:
+        return self.live
+
+    def __getitem__(self, index: Any) -> Any:
+        if index.__class__ is slice:
+            return ()
+        # Whoever looks for the first live instant finds all of them live; a wait reads the one that blocks.
+        return self.newest if index == -1 or not self.blocking else self.blocking
+
+
+def plain(state: State) -> State:
+    """A state of nothing but tuples and whole numbers, as the rules make them."""
+    if isinstance(state, PackedLog):
+        return state.instants()
+    return tuple([plain(part) for part in state]) if state.__class__ is tuple else state
+
+
+def is_partial(state: State) -> bool:
+    """Whether the wait of one cost only can be worked out from it."""
+    parts = state if state.__class__ is tuple else (state,)
+    return any(part.__class__ is LogSummary for part in parts)

@@ -1,0 +1,334 @@
+"""A shared-memory segment: a folder with a file for each table, and what each file says about itself.
+
+A table file begins with a line of format and version and a description in JSON; the table follows, page-aligned.
+Files are made whole under another name and then renamed, so nobody ever sees half of one.  Whoever opens, makes or
+replaces a file holds the folder's lock, which the system releases when its owner dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import mmap
+import os
+import stat
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ratekeeper.errors import InvalidStore, shown
+from ratekeeper.native.core import BUILD, make_guards, shape, shared_size
+from ratekeeper.stores.native import MOST_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ratekeeper.limit import Limit, LimitSet
+
+ROOT = "/dev/shm"
+PREFIX = "ratekeeper."
+FORMAT = 2  # the layout of slots, records and guards: changed with every change to them
+MAGIC = b"ratekeeper table %d\n"
+HEAD = 16_384  # a multiple of any page size
+LONGEST_TEXT = 2_000
+TEXTS = ("space", "limits", "seed", "boot", "clock", "build")
+HOW_TO_REMOVE = "To start afresh, stop the others and call ratekeeper.stores.shared.remove({name!r})"
+
+
+class Segment(NamedTuple):
+    """A segment as ``segments()`` lists it."""
+
+    name: str
+    path: str
+    bytes: int
+    in_use: bool
+    stale: bool  # from before the last start of the machine
+    tables: tuple[tuple[str, str], ...]  # the space and the limits of each
+
+
+def folder_of(name: str) -> str:
+    """``api`` is a folder in shared memory, ``/var/lib/app/limits`` is itself one."""
+    if name.startswith("/"):
+        return name.rstrip("/") or "/"
+    fine = (
+        name and len(name) <= 100 and all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
+    )
+    if not fine:
+        raise InvalidStore(
+            f"store 'shm://': expected a name of letters, digits, dots and dashes, or an absolute path, "
+            f"got {shown(name)}."
+        )
+    return f"{ROOT}/{PREFIX}{name}"
+
+
+def boot_now() -> str:
+    """Names the clock that instants are read from: it starts anew with the machine."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        found = file.read().strip()
+    try:
+        return f"{found} {os.readlink('/proc/self/ns/time')}"  # a container may have a clock of its own
+    except OSError:
+        return found
+
+
+def is_stale(head: dict[str, Any]) -> bool:
+    """Whether the table is from before the last start of the machine."""
+    return bool(head["boot"].partition(" ")[0] != boot_now().partition(" ")[0])
+
+
+class Folder:
+    """A segment's folder, open for as long as its store is."""
+
+    def __init__(self, name: str, mode: int) -> None:
+        self.users = -1
+        self.name = name
+        self.path = folder_of(name)
+        self.mode = mode
+        try:
+            folder_mode = mode | (mode & 0o444) >> 2
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            try:
+                os.mkdir(self.path, 0o700)
+                os.chmod(self.path, folder_mode)  # whatever the umask is: the mode says who shares it
+            except FileExistsError:
+                pass
+            facts = os.lstat(self.path)
+            if not stat.S_ISDIR(facts.st_mode):
+                raise InvalidStore(f"shm://{name}: expected a folder at {self.path}, got something else.")
+            if not mode & 0o077 and (facts.st_uid != os.geteuid() or facts.st_mode & 0o022):
+                raise InvalidStore(
+                    f"shm://{name}: expected the folder {self.path} to be this user's alone, "
+                    f"got owner {facts.st_uid} and mode {facts.st_mode & 0o777:o}. "
+                    "Use another name, or say ?mode=660 to share it with a group."
+                )
+            self.users = self.lock_file(".users", fcntl.LOCK_SH)
+        except OSError as error:
+            raise self.refused(error) from error
+
+    def open_file(self, name: str) -> int:
+        return os.open(f"{self.path}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def make_file(self, name: str) -> int:
+        file = os.open(f"{self.path}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.fchmod(file, self.mode)
+        return file
+
+    def lock_file(self, name: str, how: int) -> int:
+        try:
+            file = self.make_file(name)
+        except FileExistsError:
+            file = self.open_file(name)
+        fcntl.flock(file, how)
+        return file
+
+    def refused(self, error: OSError) -> InvalidStore:
+        return InvalidStore(
+            f"shm://{self.name}: expected to read and write in {self.path}, got {error.strerror or error}."
+        )
+
+    def map_table(
+        self, space: str, limit: Limit | LimitSet, max_keys: int, any_size: bool, clock: str, strict: bool
+    ) -> Mapped:
+        """The table of ``limit`` in ``space``, made if it is not there; ``strict`` refuses other limits beside it."""
+        try:
+            lock = self.lock_file(".lock", fcntl.LOCK_EX)
+        except OSError as error:
+            raise self.refused(error) from error
+        try:
+            if strict:
+                self.refuse_others(space, limit)
+            name = file_of(space, limit)
+            head = self.read_head(f"{self.path}/{name}")
+            if head is None or is_stale(head):
+                head = self.make_table(name, space, limit, max_keys, clock)
+            self.compare(head, space, max_keys, any_size, clock)
+            return Mapped(self, name, head, limit)
+        except OSError as error:
+            raise self.refused(error) from error
+        finally:
+            os.close(lock)
+
+    def identity_of(self, space: str, limit: Limit | LimitSet) -> int | None:
+        head = self.read_head(f"{self.path}/{file_of(space, limit)}")
+        return None if head is None else int(head["identity"])
+
+    def remove_table(self, space: str, limit: Limit | LimitSet) -> bool:
+        """Remove the table of ``limit`` unless a process has it in memory; whether it is gone."""
+        try:
+            lock = self.lock_file(".lock", fcntl.LOCK_EX)  # nobody opens one meanwhile
+        except OSError as error:
+            raise self.refused(error) from error
+        try:
+            file = self.open_file(file_of(space, limit))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(f"{self.path}/{file_of(space, limit)}")
+            finally:
+                os.close(file)
+        except FileNotFoundError:
+            return True
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self.refused(error) from error
+        finally:
+            os.close(lock)
+        return True
+
+    def refuse_others(self, space: str, limit: Limit | LimitSet) -> None:
+        for path in table_files(self.path):
+            head = self.read_head(path)
+            if head is None or is_stale(head):
+                continue
+            if head["space"] == cut(space) and head["limits"] != cut(str(limit)):
+                raise InvalidStore(
+                    f"shm://{self.name}: expected the limit that other processes have for {shown(space)}, "
+                    f"{head['limits']!r}, got {cut(str(limit))!r}. Give one of them another name. "
+                    f"{HOW_TO_REMOVE.format(name=self.name)}."
+                )
+
+    def read_head(self, path: str) -> dict[str, Any] | None:
+        """What the file says about itself; None if there is none, an error if another version wrote it."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            raw = os.read(file, HEAD)
+        finally:
+            os.close(file)
+        magic, _, rest = raw.partition(b"\n")
+        if magic + b"\n" != MAGIC % FORMAT:
+            raise InvalidStore(
+                f"shm://{self.name}: expected a table of format {FORMAT}, got {shown(magic.decode('latin-1'))} "
+                f"in {path}: another version of ratekeeper wrote it. {HOW_TO_REMOVE.format(name=self.name)}."
+            )
+        try:
+            head: dict[str, Any] = json.loads(rest.rstrip(b"\0"))
+            damaged = not (
+                all(isinstance(head[fact], str) for fact in TEXTS)
+                and 0 < head["max_keys"] <= MOST_KEYS
+                and 0 <= head["identity"] < 2**56
+                and len(bytes.fromhex(head["seed"])) == 16
+            )
+        except (ValueError, TypeError, KeyError):
+            damaged = True
+        if damaged:
+            raise InvalidStore(
+                f"shm://{self.name}: expected a table that describes itself, got a damaged file, {path}. "
+                f"{HOW_TO_REMOVE.format(name=self.name)}."
+            )
+        return head
+
+    def make_table(self, name: str, space: str, limit: Limit | LimitSet, max_keys: int, clock: str) -> dict[str, Any]:
+        head = {
+            "space": cut(space),
+            "limits": cut(str(limit)),
+            "layout": cut(limit.layout),
+            "shape": shape(limit, True),
+            "max_keys": max_keys,
+            "seed": os.urandom(16).hex(),
+            "identity": int.from_bytes(os.urandom(7), "little"),
+            "boot": boot_now(),
+            "clock": clock,
+            "build": BUILD,  # containers that share a folder may have another C library
+        }
+        size = HEAD + shared_size(limit, max_keys)
+        draft = f"{self.path}/.draft"
+        if os.path.lexists(draft):  # of one that was killed while it made it
+            os.unlink(draft)
+        file = self.make_file(".draft")
+        try:
+            # Reserved, not only promised: a write to memory that is not there would kill the process.
+            os.posix_fallocate(file, 0, size)
+            os.pwrite(file, MAGIC % FORMAT + json.dumps(head).encode(), 0)
+            with mmap.mmap(file, size - HEAD, offset=HEAD) as memory:
+                make_guards(limit, max_keys, memory)
+            os.rename(draft, f"{self.path}/{name}")
+        except OSError as error:
+            os.unlink(draft)
+            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.ENOMEM):
+                raise
+            raise InvalidStore(
+                f"shm://{self.name}: expected {size:,} bytes of free space in {self.path} for {max_keys:,} keys of "
+                f"{str(limit)!r}, got {error.strerror}. Lower max_keys, or give the container more shared memory."
+            ) from error
+        finally:
+            os.close(file)
+        return head
+
+    def compare(self, head: dict[str, Any], space: str, max_keys: int, any_size: bool, clock: str) -> None:
+        own_size = head["max_keys"] if any_size else max_keys
+        expected = {"max_keys": own_size, "clock": clock, "boot": boot_now(), "build": BUILD}
+        for fact, own in expected.items():
+            if head[fact] != own:
+                raise InvalidStore(
+                    f"shm://{self.name}: expected the {fact} that other processes have for {shown(space)}, "
+                    f"{shown(head[fact])}, got {shown(own)}. {HOW_TO_REMOVE.format(name=self.name)}."
+                )
+
+    def close(self) -> None:
+        if self.users >= 0:
+            os.close(self.users)
+            self.users = -1
+
+    __del__ = close
+
+
+class Mapped:
+    """A table file in memory."""
+
+    def __init__(self, folder: Folder, name: str, head: dict[str, Any], limit: Limit | LimitSet) -> None:
+        self.max_keys: int = head["max_keys"]
+        self.seed = bytes.fromhex(head["seed"])
+        self.identity: int = head["identity"]
+        size = shared_size(limit, self.max_keys)
+        file = folder.open_file(name)
+        try:
+            found = os.fstat(file).st_size
+            if found != HEAD + size:  # memory beyond the end of a file would kill whoever touches it
+                raise InvalidStore(
+                    f"shm://{folder.name}: expected {HEAD + size:,} bytes in {folder.path}/{name}, got {found:,}: "
+                    f"the file is damaged. {HOW_TO_REMOVE.format(name=folder.name)}."
+                )
+            fcntl.flock(file, fcntl.LOCK_SH)  # for as long as it is in memory: see remove_table
+            self.memory = mmap.mmap(file, size, offset=HEAD)  # which keeps the file open, and so the lock
+        finally:
+            os.close(file)
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+
+
+def file_of(space: str, limit: Limit | LimitSet) -> str:
+    """One file for the limits that understand each other's states."""
+    whole = "\0".join([space, limit.layout, shape(limit, True)])
+    return blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest() + ".table"
+
+
+def table_files(path: str) -> Iterator[str]:
+    with os.scandir(path) as entries:
+        yield from sorted(entry.path for entry in entries if entry.name.endswith(".table"))
+
+
+def is_in_use(path: str) -> bool:
+    """Whether a process has the segment open."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # a look takes the lock of the users for a moment: one looks at a time
+        file = os.open(".users", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(file)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(folder)
+    return False
