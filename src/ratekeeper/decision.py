@@ -18,6 +18,7 @@ core = native.core
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     State = Any  # one whole number or a tuple of them: only the rule that wrote it reads it
@@ -151,11 +152,7 @@ class Decision(tuple):  # type: ignore[type-arg]
 
     def binding(self) -> Decision:
         """The part that decided: the refusal with the longest wait, else the one with least remaining."""
-        parts = self.parts()
-        refused = [part for part in parts if not part.allowed]
-        if refused:
-            return max(refused, key=lambda part: float("inf") if part.retry_after is None else part.retry_after)
-        return min(parts, key=lambda part: part.remaining)
+        return binding(self.parts())
 
     def _answers(self) -> tuple[bool, int, int, float | None, float, float]:
         return self.allowed, self.limit, self.remaining, self.retry_after, self.reset_after, self.delay
@@ -179,6 +176,46 @@ class Decision(tuple):  # type: ignore[type-arg]
         return Decision, self._answers()
 
 
+def binding(decisions: Iterable[Decision]) -> Decision:
+    """The one that decides for all: the refusal with the longest wait, else the one with least remaining."""
+    return max(decisions, key=weight)
+
+
+def weight(decision: Decision) -> tuple[bool, float, int]:
+    """Orders decisions by how much they hold a caller back."""
+    if decision.allowed:
+        return False, 0.0, -decision.remaining
+    wait = decision.retry_after
+    return True, FOREVER if wait is None else wait, 0
+
+
+def longest_wait(decisions: Iterable[Decision]) -> float | None:
+    """Seconds until all would be admitted: 0.0 if all were, None if one never can be."""
+    longest = 0.0
+    for decision in decisions:
+        if not decision.allowed:
+            wait = decision.retry_after
+            if wait is None:
+                return None
+            longest = max(longest, wait)
+    return longest
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """A decision in the words of the product, with the mode of the fallback if the store did not decide."""
+    mode = decision.reason.partition(":")[0]  # the rest may name hosts, which callers must not learn
+    return {
+        "allowed": decision.allowed,
+        "limit": decision.limit,
+        "remaining": decision.remaining,
+        "retry_after": decision.retry_after,
+        "reset_after": decision.reset_after,
+        "delay": decision.delay,
+        **({"reason": mode} if mode else {}),
+    }
+
+
+FOREVER = float("inf")
 decided = tuple.__new__  # decided(Decision, (allowed, limit, state, now, cost)): the rules' own way to make one
 
 if not TYPE_CHECKING and core is not None:  # its C twin takes its place, and keeps what stores in Python decide in it
@@ -209,20 +246,20 @@ class Verdict(Frozen):
     @property
     def binding(self) -> Decision | None:
         """The refusal with the longest wait, else the decision with least remaining."""
-        index = self._binding_index()
-        return None if index is None else self.decisions[index]
+        return binding(self.decisions) if self.decisions else None
 
     @property
     def rule(self) -> str | None:
         """The name of the binding rule."""
-        index = self._binding_index()
-        return self.names[index] if index is not None and self.names else None
+        decisions = self.decisions
+        if not decisions or not self.names:
+            return None
+        return self.names[max(range(len(decisions)), key=lambda index: weight(decisions[index]))]
 
     @property
     def retry_after(self) -> float | None:
         """Seconds: the longest of the refused; None if one of them can never pass."""
-        waits = [decision.retry_after for decision in self.decisions if not decision.allowed]
-        return None if None in waits else max((wait for wait in waits if wait is not None), default=0.0)
+        return longest_wait(self.decisions)
 
     @property
     def remaining(self) -> int:
@@ -238,14 +275,6 @@ class Verdict(Frozen):
     def delay(self) -> float:
         """Seconds: the longest of all decisions."""
         return max((decision.delay for decision in self.decisions), default=0.0)
-
-    def _binding_index(self) -> int | None:
-        def weight(index: int) -> tuple[bool, float, int]:
-            decision = self.decisions[index]
-            wait = float("inf") if decision.retry_after is None else decision.retry_after
-            return not decision.allowed, wait, -decision.remaining
-
-        return max(range(len(self.decisions)), key=weight, default=None)
 
     def __repr__(self) -> str:
         facts = f"rule={self.rule!r}, retry_after={self.retry_after}, remaining={self.remaining}"

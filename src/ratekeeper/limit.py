@@ -199,6 +199,25 @@ class Limit(Frozen):
         return self.algorithm == "concurrency"
 
     @property
+    def is_queue(self) -> bool:
+        """Whether an admitted call may have to wait for its turn: a leaky bucket."""
+        return self.algorithm == "leaky_bucket"
+
+    @property
+    def parts(self) -> tuple[Limit, ...]:
+        """The limits that are decided: one here, several in a LimitSet."""
+        return (self,)
+
+    @property
+    def recovery(self) -> int:
+        """Microseconds after which any state is empty again, if nothing more is taken."""
+        if self.algorithm in BUCKETS:
+            return -(-self.full // self.drain)
+        if self.algorithm == "sliding_window":
+            return -(-self.micros * (self.slices + 1) // self.slices)
+        return self.micros
+
+    @property
     def layout(self) -> str:
         """Names the meaning of a state: two limits may share states only if this is equal."""
         if self.algorithm in BUCKETS:
@@ -324,7 +343,23 @@ class LimitSet(Frozen):
         self.fix(limits=tuple(limits))
 
     @property
+    def parts(self) -> tuple[Limit, ...]:
+        """The limits that are decided, each by its own rule."""
+        return self.limits
+
+    @property
+    def recovery(self) -> int:
+        """Microseconds after which any state is empty again, if nothing more is taken."""
+        return max([limit.recovery for limit in self.limits])
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether an admitted call may have to wait for its turn."""
+        return any(limit.is_queue for limit in self.limits)
+
+    @property
     def layout(self) -> str:
+        """Names the meaning of a state, as of a Limit."""
         return ",".join(limit.layout for limit in self.limits)
 
     def __str__(self) -> str:

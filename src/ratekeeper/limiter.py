@@ -109,7 +109,7 @@ class Front:
 
     def serve(self, table: Any) -> None:
         self.check = table.check  # the one bypass: the table's own method, with nothing in between
-        parts: Any = getattr(self.limits, "limits", (self.limits,))
+        parts: Any = self.limits.parts
         if not self.store.blocking and all(part.algorithm != "leaky_bucket" for part in parts):  # that gives turns
             self.at_once = table.check
 

@@ -17,7 +17,7 @@ from ratekeeper.stores.redis.refusal_cache import LONGEST, MOST, RefusalCache
 from ratekeeper.stores.redis.request import CheckRequest
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
-from ratekeeper.testing.contract import parts, random_cost, walk_limits
+from ratekeeper.testing.contract import random_cost, walk_limits
 from ratekeeper.units import SECOND
 from tests.servers import Server
 
@@ -326,7 +326,7 @@ def test_as_long_as_one_asks_for_all_one_can_be_admitted_at_most():
         rule, denials = limit.rule, RefusalCache(enabled=True)
         state, now = empty_state(limit), 10**12
         for _ in range(60):
-            now += chance.choice([0, 1, chance.randrange(min(part.micros for part in parts(limit)))])
+            now += chance.choice([0, 1, chance.randrange(min(part.micros for part in limit.parts))])
             cost = random_cost(chance, limit)
             state, allowed = rule.decide(state, now, limit, cost)
             if allowed:

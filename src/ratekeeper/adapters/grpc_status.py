@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from ratekeeper.protobuf import write_bytes, write_number
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -47,22 +48,6 @@ def status_of(code: int, message: str, micros: int | None) -> bytes:
     details = b""
     if micros is not None:
         seconds, rest = divmod(micros, SECOND)
-        duration = number(1, seconds) + number(2, rest * 1000)
-        details = part(3, part(1, RETRY_INFO) + part(2, part(1, duration)))
-    return number(1, code) + part(2, message.encode()) + details
-
-
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value) if value else b""
-
-
-def part(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
-def varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
+        duration = write_number(1, seconds) + write_number(2, rest * 1000)
+        details = write_bytes(3, write_bytes(1, RETRY_INFO) + write_bytes(2, write_bytes(1, duration)))
+    return write_number(1, code) + write_bytes(2, message.encode()) + details

@@ -78,15 +78,15 @@ def peek(
     ratekeeper peek user:42 --limit 100/minute --name api --store redis://localhost:6379/0
     """
     from ratekeeper.commands.trial import show
+    from ratekeeper.decision import decision_json
     from ratekeeper.errors import StoreUnavailable
-    from ratekeeper.service.decider import told
 
     with opened(limit, name, store, as_json) as limiter:
         decision = limiter.peek(key)
         if decision.reason:
             raise StoreUnavailable(store.rpartition("@")[2], decision.reason)
     if as_json:
-        show_json(told(decision))
+        show_json(decision_json(decision))
     else:
         show(decision, "would be ")
     if not decision.allowed:

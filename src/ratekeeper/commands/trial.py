@@ -71,9 +71,9 @@ def answer(limiter: Limiter, key: str, word: str, tell: Callable[..., None]) -> 
 
 def say_json(decision: Decision, would: str = "") -> None:
     """One decision a line, for programs."""
-    from ratekeeper.service.decider import told
+    from ratekeeper.decision import decision_json
 
-    typer.echo(json.dumps(told(decision)))
+    typer.echo(json.dumps(decision_json(decision)))
 
 
 def show(decision: Decision, would: str = "") -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from math import ceil
 from time import time
 
+from ratekeeper.decision import weight
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,10 +115,10 @@ def binding(shown: Shown) -> tuple[LimitLabel, Decision]:
     """The refusal with the longest wait, else the limit with the smallest share left."""
     if len(shown) == 1:
         return shown[0]
-    refused = [one for one in shown if not one[1].allowed]
+    refused = [pair for pair in shown if not pair[1].allowed]
     if refused:
-        return max(refused, key=lambda one: float("inf") if one[1].retry_after is None else one[1].retry_after)
-    return min(shown, key=lambda one: one[1].remaining * one[0].weight)
+        return max(refused, key=lambda pair: weight(pair[1]))
+    return min(shown, key=lambda pair: pair[1].remaining * pair[0].weight)
 
 
 def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:

@@ -18,7 +18,7 @@ from ratekeeper.lab.replay_text import clean, notes, share
 from ratekeeper.lab.simulate import under
 from ratekeeper.lab.svg import curve, ranks, stacked, ticks_of
 from ratekeeper.lab.text import LANE_HEAD, counted, duration, lane_cells, percent
-from ratekeeper.limit import Limit, LimitSet, parse_limits
+from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.units import format_period
 from ratekeeper.version import __version__
 
@@ -277,7 +277,7 @@ def first_limit(text: str) -> Limit:
         found = parse_limits([part.rpartition(": ")[2].strip() for part in text.replace(";", ",").split(",")])
     except InvalidInput:
         found = Limit(100, 60)
-    first = found.limits[0] if isinstance(found, LimitSet) else found
+    first = found.parts[0]
     if first.is_unlimited or first.is_leased:
         first = Limit(100, 60)
     return under(first, "gcra")

@@ -26,7 +26,6 @@ from ratekeeper.lab.traffic import Traffic
 from ratekeeper.lab.traffic import traffic as make_traffic
 from ratekeeper.limit import Limit, LimitSet, parse_limits
 from ratekeeper.limiter import Limiter
-from ratekeeper.rules.counter import is_leaky
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def simulate(
     or a Traffic.  ``shared`` counts all clients as one.
     """
     lanes = lanes_of(limits, algorithms)
-    first = lanes[0].limits[0] if isinstance(lanes[0], LimitSet) else lanes[0]
+    first = lanes[0].parts[0]
     if isinstance(traffic, str):
         traffic = make_traffic(traffic, first, load=load, clients=clients, seconds=seconds, seed=seed)
     elif not isinstance(traffic, Traffic):
@@ -171,7 +170,7 @@ def with_algorithm(limits: Any, name: str | None) -> Limit | LimitSet:
     found = parse_limits(limits)
     if name is None:
         return found
-    parts = found.limits if isinstance(found, LimitSet) else (found,)
+    parts = found.parts
     return parse_limits([under(part, name) for part in parts])
 
 
@@ -247,7 +246,7 @@ def decide_all(
         turns.frombytes(own)
         if tell is not None:
             tell(min(start + STRIDE, len(calls.times)))
-    if is_leaky(limiter.limits):
+    if limiter.limits.is_queue:
         calls.turns = turns
 
 
@@ -308,7 +307,7 @@ def with_retries(
             tell(number)
     if traffic.costs is None:
         calls.costs = None
-    if is_leaky(limiter.limits):
+    if limiter.limits.is_queue:
         calls.turns = turns
     return calls
 
@@ -316,7 +315,7 @@ def with_retries(
 def lane_of(calls: RecordedCalls, traffic: Traffic, shared: bool, end: int) -> Lane:
     """The figures of one lane; its bins end at ``end``."""
     limit, allowed, costs = calls.limit, calls.allowed, calls.costs
-    parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
+    parts = limit.parts
     clients = len(traffic.clients)
     pairs = [(part.count, part.micros) for part in parts]
     over = max(traffic.span, calls.times[-1] + 1 if calls.times else 0)

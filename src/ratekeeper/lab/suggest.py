@@ -74,7 +74,7 @@ class Arrivals:
                 self.note(self.counters[name], *found, at)
 
     def note(self, counter: RuleCounter, limit: Limit | LimitSet, key: str, at: int) -> None:
-        for part in limit.limits if isinstance(limit, LimitSet) else (limit,):
+        for part in limit.parts:
             subjects = self.times.setdefault((counter.name, part), {})
             times = subjects.get(key)
             if times is None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.check import Check, whole_cost
+from ratekeeper.decision import binding, longest_wait
 from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, did_you_mean, shown
 from ratekeeper.flow.acquire import acquire_plan
 from ratekeeper.flow.drive import adrive, drive
@@ -156,14 +157,11 @@ class Spending:
     @property
     def retry_after(self) -> float | None:
         """Seconds until it would fit: 0.0 if it did, None if it never can."""
-        waits = [decision.retry_after for decision in self.decisions]
-        return None if None in waits else max((wait for wait in waits if wait is not None), default=0.0)
+        return longest_wait(self.decisions)
 
     def required(self) -> None:
         if not self:
-            refused = [one for one in self.decisions if not one]
-            never = [one for one in refused if one.retry_after is None]
-            raise TooLate((never or sorted(refused, key=lambda one: one.retry_after or 0.0))[-1], self.purse.path())
+            raise TooLate(binding(self.decisions), self.purse.path())
 
     def adding(self, given: dict[str, int]) -> Flow[None]:
         """Count what came; whatever goes beyond the reservation is charged at once."""

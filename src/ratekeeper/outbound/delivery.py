@@ -12,7 +12,7 @@ from __future__ import annotations
 from random import Random
 from time import time
 
-from ratekeeper.decision import Decision
+from ratekeeper.decision import Decision, binding
 from ratekeeper.errors import InvalidInput, LimitExceeded, StoreUnavailable, shown
 from ratekeeper.flow.acquire import acquire_plan
 from ratekeeper.flow.effects import Ask, Sleep
@@ -192,10 +192,8 @@ def turn(traffic: Pacer, errand: PacedRequest, until: int | None) -> Flow[None]:
         if errand.plan:
             patience = None if until is None else max(0, until - traffic.now())
             decisions = yield from paced(traffic, errand, patience)
-            refused = [one for one in decisions if not one]
-            if refused:
-                never = [one for one in refused if one.retry_after is None]
-                raise TooLate((never or sorted(refused, key=lambda one: one.retry_after or 0.0))[-1], errand.name)
+            if not all(decisions):
+                raise TooLate(binding(decisions), errand.name)
         if not traffic.holds.known(errand.key):
             return
         if errand.plan:  # told while it waited: the place goes to somebody else

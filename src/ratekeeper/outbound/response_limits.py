@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ratekeeper.outbound.dates import LONGEST, NUMBER, clamp, http_date, retry_after, wait_until
 from ratekeeper.outbound.structured_fields import Item, parse_dictionary, parse_list
+from ratekeeper.protobuf import read_fields
 from ratekeeper.units import SECOND
 
 TYPE_CHECKING = False
@@ -225,41 +226,9 @@ def retry_info(status: bytes) -> float | None:
 
 def messages(data: bytes) -> Iterable[tuple[int, bytes]]:
     """The fields of a protocol-buffer message that have a length."""
-    return [(number, value) for number, value in wire(data) if isinstance(value, bytes)]
+    return [(number, value) for number, value in read_fields(data) if isinstance(value, bytes)]
 
 
 def numbers(data: bytes) -> Iterable[tuple[int, int]]:
     """The fields of a protocol-buffer message that are whole numbers; negative ones count as 0."""
-    return [(number, value if value < 2**63 else 0) for number, value in wire(data) if isinstance(value, int)]
-
-
-def wire(data: bytes) -> list[tuple[int, bytes | int]]:
-    found: list[tuple[int, bytes | int]] = []
-    at = 0
-    while at < len(data):
-        tag, at = varint(data, at)
-        kind = tag & 7
-        if kind == 0:
-            value, at = varint(data, at)
-            found.append((tag >> 3, value))
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
-        elif kind == 2:
-            length, at = varint(data, at)
-            if at + length > len(data):
-                raise ValueError("a length beyond the end")
-            found.append((tag >> 3, data[at : at + length]))
-            at += length
-        else:
-            raise ValueError("an unknown kind of field")
-    return found
-
-
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for place in range(10):
-        byte = data[at + place]
-        value |= (byte & 127) << 7 * place
-        if byte < 128:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
-    raise ValueError("a number without end")
+    return [(number, value if value < 2**63 else 0) for number, value in read_fields(data) if isinstance(value, int)]

@@ -33,7 +33,7 @@ class TierLimit:
     def __init__(self, counter: RuleCounter, limit: Limit | LimitSet) -> None:
         rule, store = counter.rule, counter.store
         self.counter = counter
-        parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
+        parts = limit.parts
         self.limit = limit
         self.labels = tuple([LimitLabel(rule, part, len(parts) == 1) for part in parts])
         is_plain = len(parts) == 1 and rule.warn_at is None and not rule.grace and not self.labels[0].hidden
@@ -82,7 +82,7 @@ class RuleCounter:
         if rule.penalty is not None:
             self.block = Limit(1, rule.penalty.block / 1_000_000, burst=1)
             self.refusals = Limit(rule.penalty.after, rule.penalty.within / 1_000_000, algorithm="sliding_log")
-        delays = any(is_leaky(limit) for limit in rule.limits.values())
+        delays = any(limit.is_queue for limit in rule.limits.values())
         self.simple = (
             rule.mode == "enforce"
             and rule.enforce_percent >= 100
@@ -134,7 +134,7 @@ class RuleCounter:
         return int.from_bytes(place, "big") * 100 < percent * 2**64
 
     def grace_limit(self, limit: Limit | LimitSet) -> Limit:
-        parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
+        parts = limit.parts
         return Limit(self.rule.grace, max(part.period for part in parts), algorithm="fixed_window")
 
 
@@ -152,11 +152,6 @@ class PendingCheck:
     def side(self, kind: str, limit: Limit) -> Check:
         """A check beside the rule's own: of blocks, refusals or grace; in this process while the store is away."""
         return Check(self.counter.name + kind, self.check.key, limit, 1, "local")
-
-
-def is_leaky(limit: Limit | LimitSet) -> bool:
-    parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
-    return any(part.algorithm == "leaky_bucket" for part in parts)
 
 
 def asked(counter: RuleCounter, entry: TierLimit, caller: Caller, cost: int) -> PendingCheck:

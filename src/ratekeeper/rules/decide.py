@@ -26,7 +26,7 @@ from ratekeeper.flow.queue import WaitQueue
 from ratekeeper.http.verdict import NO_NOTES, HttpVerdict, VerdictNotes
 from ratekeeper.identity.identity import Caller
 from ratekeeper.identity.request import Request, is_preflight
-from ratekeeper.rules.counter import BLOCKED, GRACED, REFUSED, PendingCheck, RuleCounter, asked, cost_of, is_leaky
+from ratekeeper.rules.counter import BLOCKED, GRACED, REFUSED, PendingCheck, RuleCounter, asked, cost_of
 from ratekeeper.rules.match import Index
 from ratekeeper.rules.rule import ANY_TIER
 from ratekeeper.rules.selection import Selection
@@ -60,7 +60,7 @@ class CompiledRules:
         self.selections: dict[tuple[int, ...], Selection] = {}
         self.everything = self.select(self.requests.always) if self.requests.plain else None
         self.preflights_count = settings.response.count_preflights
-        self.delays = any(is_leaky(limit) for rule in settings.rules for limit in rule.limits.values())
+        self.delays = any(limit.is_queue for rule in settings.rules for limit in rule.limits.values())
         self.leases = any(limit.is_leased for rule in settings.rules for limit in rule.limits.values())
         self.sources = sources_of(settings)
 

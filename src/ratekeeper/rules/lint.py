@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ratekeeper.identity.identity import Identity
-from ratekeeper.limit import Limit, LimitSet
+from ratekeeper.limit import Limit
 from ratekeeper.rules.match import Pattern
 from ratekeeper.rules.parse import is_covered
 from ratekeeper.rules.rule import Rule
@@ -103,7 +103,7 @@ def texts(rule: Rule) -> list[tuple[str, object, object]]:
 
 def each_limit(rule: Rule) -> Iterator[Limit]:
     for limit in rule.limits.values():
-        parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
+        parts = limit.parts
         yield from (part for part in parts if not part.is_unlimited)
 
 

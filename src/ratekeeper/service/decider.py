@@ -306,7 +306,7 @@ def resumed(coroutine: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, An
 
 def admitted(limit: Limit | LimitSet) -> Decision:
     """What everybody is told while limiting is stopped."""
-    parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
+    parts = limit.parts
     capacity = min([part.capacity for part in parts])
     return Decision(True, capacity, capacity)
 
@@ -318,17 +318,3 @@ def endpoint_of(selection: Any) -> str:
             if pattern.text != "/**":
                 return str(pattern.text)
     return "/**"
-
-
-def told(decision: Decision) -> dict[str, Any]:
-    """A decision in the words of the product, and what stood in for the store if it did not decide."""
-    stand_in = decision.reason.partition(":")[0]  # no more: why may name hosts that are nobody's business
-    return {
-        "allowed": decision.allowed,
-        "limit": decision.limit,
-        "remaining": decision.remaining,
-        "retry_after": decision.retry_after,
-        "reset_after": decision.reset_after,
-        "delay": decision.delay,
-        **({"reason": stand_in} if stand_in else {}),
-    }

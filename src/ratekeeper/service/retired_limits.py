@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidStore, shown
 from ratekeeper.limit import LimitSet
-from ratekeeper.stores.redis.layout import time_to_live
+from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ class RetiredLimits:
             self.left.pop(place, None)
         for place, limit in before.items():
             if place not in after:
-                self.left[place] = limit, now + recovery(limit)
+                self.left[place] = limit, now + limit.recovery / SECOND + 1
         collect()  # rules are rings of objects, which hold their tables
 
     def tidy(self) -> None:
@@ -85,9 +85,3 @@ def collect(*, freeze: bool = False) -> None:
     gc.collect()
     if freeze:
         gc.freeze()
-
-
-def recovery(limit: Limit | LimitSet) -> float:
-    """Seconds after which every state of ``limit`` is as good as new."""
-    parts = limit.limits if isinstance(limit, LimitSet) else (limit,)
-    return max([time_to_live(part) for part in parts]) / 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.check import Check
-from ratekeeper.decision import Decision, PresetDecision, decided
+from ratekeeper.decision import Decision, PresetDecision, binding, decided
 from ratekeeper.errors import InvalidLimit, StoreUnavailable
 from ratekeeper.limit import Limit, LimitSet
 from ratekeeper.native import core
@@ -94,7 +94,7 @@ class Fallback:
 
     def release(self, space: str, limit: Limit | LimitSet) -> None:
         """Let go of what is counted here of the states that ``limit`` reads."""
-        for index, part in enumerate(limit.limits if isinstance(limit, LimitSet) else (limit,)):
+        for index, part in enumerate(limit.parts):
             self.local.release(f"{space}#{index}", self.scale(part))
 
     def scale(self, limit: Limit, why: str = "") -> Limit:
@@ -128,7 +128,7 @@ class FallbackTable:
         self.ledger = ledger
         self.denied = ledger.denials.by_key
         limit = ledger.limit
-        self.limits: tuple[Limit, ...] = limit.limits if isinstance(limit, LimitSet) else (limit,)
+        self.limits: tuple[Limit, ...] = limit.parts
         self.spaces = [f"{ledger.space}#{index}" for index in range(len(self.limits))]
         self.warm: dict[str | bytes, tuple[int, int]] = {}  # what the store had said when a key was brought here
         self.why: str | None = None
@@ -197,21 +197,17 @@ def joined(parts: Sequence[Decision], reason: str) -> Decision:
     """One decision for the limits of a key, with its reason."""
     if len(parts) == 1:
         return parts[0]
-    refused = [part for part in parts if not part.allowed]
-    if refused:
-        binding = max(refused, key=lambda part: float("inf") if part.retry_after is None else part.retry_after)
-    else:
-        binding = min(parts, key=lambda part: part.remaining)
+    decisive = binding(parts)
     reset = max(round(part.reset_after * SECOND) for part in parts)
     delay = max(round(part.delay * SECOND) for part in parts)
     remaining = min(part.remaining for part in parts)
-    given = PresetDecision(binding.limit, remaining, micros(binding.retry_after), reset, delay, reason, tuple(parts))
-    return decided(Decision, (not refused, given, None, binding.at, 0))
+    given = PresetDecision(decisive.limit, remaining, micros(decisive.retry_after), reset, delay, reason, tuple(parts))
+    return decided(Decision, (decisive.allowed, given, None, decisive.at, 0))
 
 
 def settled(check: Check, allowed: bool, reason: str, now: int) -> Decision:
     """Admitted or refused without counting anything."""
-    limits = check.limit.limits if isinstance(check.limit, LimitSet) else (check.limit,)
+    limits = check.limit.parts
     parts = []
     for limit in limits:
         remaining, retry = (limit.capacity, 0) if allowed else (0, DENIED_FOR)

@@ -69,7 +69,7 @@ class SharedStore(TableStore):
         return table
 
     def map_shelf(self, space: str, limit: Limit | LimitSet, strict: bool) -> Shelf:
-        parts: Any = getattr(limit, "limits", (limit,))
+        parts: Any = limit.parts
         if parts[0].is_unlimited:
             return Shelf(limit, 1, os.urandom(16))
         for part in parts:

@@ -298,13 +298,9 @@ def walk_limits() -> list[Limit | LimitSet]:
     return found
 
 
-def parts(limit: Limit | LimitSet) -> tuple[Limit, ...]:
-    return limit.limits if isinstance(limit, LimitSet) else (limit,)
-
-
 def random_step(chance: random.Random, limit: Limit | LimitSet) -> int:
     """Mostly forward by about a share of the period, at times by nothing, far, or back."""
-    micros = min(part.micros for part in parts(limit))
+    micros = min(part.micros for part in limit.parts)
     kind = chance.random()
     if kind < 0.25:
         return 0
@@ -316,7 +312,7 @@ def random_step(chance: random.Random, limit: Limit | LimitSet) -> int:
 
 
 def random_cost(chance: random.Random, limit: Limit | LimitSet) -> int:
-    capacity = min(part.capacity for part in parts(limit))
+    capacity = min(part.capacity for part in limit.parts)
     return chance.choice([1, 1, 1, 1, 2, chance.randint(1, capacity), capacity, capacity + 1])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratekeeper.protobuf import write_varint
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -16,20 +17,8 @@ OK, OVER = 1, 2  # RateLimitResponse.Code
 MOST_REMAINING = 2**32 - 1
 
 
-def varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
-    if number < 128:
-        return b"%c" % number
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
 def counted(tag: bytes, inner: bytes) -> bytes:
-    return b"%b%b%b" % (tag, varint(len(inner)), inner)
+    return b"%b%b%b" % (tag, write_varint(len(inner)), inner)
 
 
 def header(name: bytes, value: int) -> bytes:
@@ -42,12 +31,12 @@ def answered(current: bytes, decision: Decision, reset: float, retry: float | No
     code = OK if decision.allowed else OVER
     micros = round(reset * SECOND)
     seconds, nanos = micros // SECOND, micros % SECOND * 1000
-    duration = (b"\x08" + varint(seconds) if seconds else b"") + (b"\x10" + varint(nanos) if nanos else b"")
+    duration = (b"\x08" + write_varint(seconds) if seconds else b"") + (b"\x10" + write_varint(nanos) if nanos else b"")
     left = decision.remaining
     status = b"\x08%c%b%b%b" % (
         code,
         current,
-        b"\x18" + varint(min(left, MOST_REMAINING)) if left else b"",
+        b"\x18" + write_varint(min(left, MOST_REMAINING)) if left else b"",
         counted(b"\x22", duration),
     )
     parts = [b"\x08%c" % code, counted(b"\x12", status)]

@@ -7,11 +7,11 @@ from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.check import Check, whole_cost
+from ratekeeper.decision import decision_json, longest_wait
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, did_you_mean, shown
 from ratekeeper.http.verdict import NO_NOTES
 from ratekeeper.identity.request import Request
 from ratekeeper.limit import UNLIMITED
-from ratekeeper.service.decider import told
 from ratekeeper.service.http.reservation_token import difference
 from ratekeeper.service.http.response import JSON, answer, as_json, problem
 
@@ -174,7 +174,7 @@ class Api:
         def tell(decisions: tuple[Decision, ...]) -> bytes:
             (decision,) = decisions
             self.note(check.space, check.key, decision)
-            body = told(decision)
+            body = decision_json(decision)
             if decision.allowed:
                 body["reservation"] = self.seal.close(check, decision.at)
             return shaped(call, decision, body)
@@ -198,7 +198,7 @@ class Api:
                 operation, part = change
                 more = (at,) if operation == "refund" else ()
                 decisions = await given(self.keeper.ask(operation, (part,), *more))
-            return answer(200, as_json({**told(decisions[0]), "settled": actual}))
+            return answer(200, as_json({**decision_json(decisions[0]), "settled": actual}))
 
         return run()
 
@@ -341,7 +341,7 @@ def decided(call: Call, decision: Decision) -> bytes:
 
 
 def because(decision: Decision) -> str:
-    """What stood in for the store, where it did not decide; see ``told``."""
+    """What stood in for the store, where it did not decide; see ``decision_json``."""
     reason = decision.reason
     return f',"reason":"{reason.partition(":")[0]}"' if reason else ""
 
@@ -355,13 +355,14 @@ def shaped(call: Call, decision: Decision, body: dict[str, Any]) -> bytes:
 def together(call: Call, plan: tuple[Check, ...], decisions: tuple[Decision, ...]) -> bytes:
     """Several decisions, admitted only if all are."""
     allowed = all(decision.allowed for decision in decisions)
-    waits = [decision.retry_after for decision in decisions if not decision.allowed]
-    retry = None if None in waits else max((wait for wait in waits if wait is not None), default=0.0)
+    retry = longest_wait(decisions)
     body = {
         "allowed": allowed,
         "remaining": min(decision.remaining for decision in decisions),
         "retry_after": retry,
-        "decisions": [{"name": check.space, **told(decision)} for check, decision in zip(plan, decisions, strict=True)],
+        "decisions": [
+            {"name": check.space, **decision_json(decision)} for check, decision in zip(plan, decisions, strict=True)
+        ],
     }
     if allowed or not call.query:
         return answer(200, as_json(body))
@@ -394,7 +395,7 @@ def judged(call: Call, verdict: HttpVerdict, with_headers: bool) -> bytes:
     is_plain = notes is NO_NOTES or not (notes.refuser or notes.shadow or notes.graced)
     if is_plain and len(limited) == 1 and not with_headers and not call.query and not limited[0][1].reason:
         return judged_by_one(*limited[0])
-    decisions = [{"rule": label.rule.name, **told(decision)} for label, decision in limited]
+    decisions = [{"rule": label.rule.name, **decision_json(decision)} for label, decision in limited]
     body: dict[str, Any] = {
         "allowed": verdict.allowed,
         "status": verdict.status,

@@ -31,7 +31,7 @@ class Seal:
     def close(self, check: Check, at: int) -> str:
         """The sealed record of what ``check`` took at the instant ``at``."""
         limit = check.limit
-        parts = [str(part) for part in getattr(limit, "limits", (limit,))]
+        parts = [str(part) for part in limit.parts]
         key = ["b", check.key.hex()] if isinstance(check.key, bytes) else ["s", check.key]
         record = [urandom(12).hex(), int(time()), check.space, key, parts, check.cost, at]
         body = json.dumps(record, separators=(",", ":")).encode()

@@ -93,12 +93,7 @@ def unpack_state(record: bytes, limit: Limit) -> State:
 
 def time_to_live(limit: Limit) -> int:
     """Milliseconds after which any state of ``limit`` is EMPTY again, and a little more."""
-    micros = limit.micros
-    if limit.algorithm in BUCKETS:
-        micros = -(-limit.full // limit.drain)
-    elif limit.algorithm == "sliding_window":
-        micros = -(-micros * (limit.slices + 1) // limit.slices)
-    return -(-micros // 1000) + SLACK
+    return -(-limit.recovery // 1000) + SLACK
 
 
 class Subject:
@@ -180,7 +175,7 @@ class RecordLayout:
         self.space = space
         self.limit = limit
         self.denials = RefusalCache(enabled=False) if denials is None else denials
-        parts: Sequence[Limit] = limit.limits if isinstance(limit, LimitSet) else (limit,)
+        parts: Sequence[Limit] = limit.parts
         # A log changes its length, so each has a key of its own; the others share a record.
         packed = [index for index, part in enumerate(parts) if part.algorithm not in ("unlimited", *LOGS)]
         logs = [index for index, part in enumerate(parts) if part.algorithm in LOGS]

@@ -1,0 +1,61 @@
+"""The few words of the protocol-buffer encoding that we read and write by hand, where making objects costs too much."""
+
+from __future__ import annotations
+
+LARGEST = 2**64 - 1
+
+
+def write_varint(value: int) -> bytes:
+    """A whole number: seven bits a byte, the lowest first."""
+    if value < 128:
+        return b"%c" % value
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def write_number(field: int, value: int) -> bytes:
+    """A field that is a whole number; 0 is the default, and left out."""
+    return write_varint(field << 3) + write_varint(value) if value else b""
+
+
+def write_bytes(field: int, value: bytes) -> bytes:
+    """A field that has a length: bytes, text or a message."""
+    return write_varint(field << 3 | 2) + write_varint(len(value)) + value
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The whole number that begins at ``at``, and where it ends."""
+    value = 0
+    for place in range(10):
+        byte = data[at + place]
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value & LARGEST, at + place + 1
+    raise ValueError("a number without end")
+
+
+def read_fields(data: bytes) -> list[tuple[int, bytes | int]]:
+    """The fields of a message that are whole numbers or have a length, with their numbers."""
+    fields: list[tuple[int, bytes | int]] = []
+    at = 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = read_varint(data, at)
+            fields.append((tag >> 3, value))
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        elif kind == 2:
+            length, at = read_varint(data, at)
+            if at + length > len(data):
+                raise ValueError("a length beyond the end")
+            fields.append((tag >> 3, data[at : at + length]))
+            at += length
+        else:
+            raise ValueError("an unknown kind of field")
+    return fields
