@@ -237,7 +237,7 @@ def decide_all(
     store = limiter.store
     decide: Callable[[slice], tuple[bytes, bytes]] = partial(decide_singly, limiter, clock, calls, asked)
     if calls.costs is None and not store.blocking:
-        way = store.prepare(((limiter.name, limiter.limits, 1),)), {name: (name,) for name in asked.keys}, None
+        way = store.prepare(((limiter.name, limiter.limits, 1, None),)), {name: (name,) for name in asked.keys}, None
         decide = partial(decide_together, each_of(clock, store), way, asked)
     turns = array("q")
     for start in range(0, len(calls.times), STRIDE):

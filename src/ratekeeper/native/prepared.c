@@ -29,8 +29,8 @@ static int prepared_traverse(PreparedObject *self, visitproc visit, void *arg) {
 }
 
 static bool add_row(PreparedObject *self, PyObject *row) {
-    PyObject *space, *limit, *cost;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOO", &space, &limit, &cost)) {
+    PyObject *space, *limit, *cost, *mode; /* the mode of the fallback: a store in this process needs none */
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOO|O", &space, &limit, &cost, &mode)) {
         PyErr_Format(PyExc_TypeError, "prepare: expected (space, limit, cost), got %R", row);
         return false;
     }
@@ -119,6 +119,7 @@ static PyObject *prepared_check(PreparedObject *self, PyObject *keys) {
 static PyMethodDef prepared_methods[] = {
     {"check", (PyCFunction)prepared_check, METH_O,
      "check($self, keys, /)\n--\n\nTake every cost for its key, or none: whether it was all, and the decisions."},
+    {"check_now", (PyCFunction)prepared_check, METH_O, "check_now($self, keys, /)\n--\n\n``check``, which never waits."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot prepared_slots[] = {

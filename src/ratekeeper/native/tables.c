@@ -417,6 +417,8 @@ static int put_nanos(TableObject *self, PyObject *nanos, void *unused) {
 static PyMethodDef table_methods[] = {
     {"check", (PyCFunction)(void (*)(void))table_check, METH_FASTCALL | METH_KEYWORDS,
      "check($self, /, key, cost=1)\n--\n\nTake ``cost`` for ``key`` if it fits.  A refusal takes nothing."},
+    {"check_now", (PyCFunction)(void (*)(void))table_check, METH_FASTCALL | METH_KEYWORDS,
+     "check_now($self, /, key, cost=1)\n--\n\n``check``, which never waits."},
     {"peek", (PyCFunction)(void (*)(void))table_peek, METH_FASTCALL | METH_KEYWORDS,
      "peek($self, /, key, cost=1)\n--\n\nSay what ``check`` would, and take nothing."},
     {NULL, NULL, 0, NULL}};

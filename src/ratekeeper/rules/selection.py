@@ -20,7 +20,12 @@ class PreparedChecks:
     def __init__(self, entries: tuple[TierLimit, ...], store: Store | None) -> None:
         self.entries = entries
         self.keys = tuple([entry.counter.key for entry in entries])
-        rows = tuple([(entry.counter.name, entry.limit, entry.counter.constant) for entry in entries])
+        rows = tuple(
+            [
+                (entry.counter.name, entry.limit, entry.counter.constant, entry.counter.rule.on_store_error)
+                for entry in entries
+            ]
+        )
         self.plan: Prepared | None = store.prepare(rows) if rows and store is not None else None
         self.check = self.plan.check if self.plan is not None else None
 

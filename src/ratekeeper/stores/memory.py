@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.keys import Key
     from ratekeeper.limit import Limit, LimitSet, State
+    from ratekeeper.stores.protocol import Row
 
     # States by key, and the same keys in no order, to draw from.
     Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
@@ -83,6 +84,8 @@ class MemoryTable:
                 except KeyError:
                     pass
         return decided(Decision, (allowed, limit, new, now, cost))
+
+    check_now = check
 
     def check_new(self, key: str | bytes, cost: int) -> Decision:
         limit = self.limit
@@ -177,7 +180,7 @@ class MemoryStore:
         self.clock = follow(self) if clock is None else clock
         keep_through_fork(self)
 
-    def table(self, space: str, limit: Limit | LimitSet) -> MemoryTable:
+    def table(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> MemoryTable:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
         near = self.near.get((space, id(limit)))  # to hash a limit takes longer than to look at it
         if near is not None and near.limit is limit:
@@ -229,8 +232,8 @@ class MemoryStore:
         found = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
         return self.clock.nanos() // 1000, found
 
-    def prepare(self, rows: tuple[tuple[str, Limit | LimitSet, int], ...]) -> Prepared:
-        """A plan of (space, limit, cost) that waits for keys: ``prepare(rows).check(keys)``."""
+    def prepare(self, rows: tuple[Row, ...]) -> Prepared:
+        """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
         return Prepared(self, rows)
 
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
@@ -343,9 +346,9 @@ class Prepared:
 
     __slots__ = ("rows", "store")
 
-    def __init__(self, store: MemoryStore, rows: tuple[tuple[str, Limit | LimitSet, int], ...]) -> None:
+    def __init__(self, store: MemoryStore, rows: tuple[Row, ...]) -> None:
         self.store = store
-        self.rows = [(store.table_for(space, limit), whole_cost(cost)) for space, limit, cost in rows]
+        self.rows = [(store.table_for(space, limit), whole_cost(cost)) for space, limit, cost, *_ in rows]
 
     def check(self, keys: tuple[Key, ...]) -> tuple[bool, tuple[Decision, ...]]:
         """Take every cost for its key, or none: whether it was all, and the decisions."""
@@ -354,6 +357,8 @@ class Prepared:
         return self.store.decide(
             [(table, encode(key), cost) for (table, cost), key in zip(self.rows, keys, strict=True)], False
         )
+
+    check_now = check
 
 
 def take(state: State, now: int, check: Check) -> State:

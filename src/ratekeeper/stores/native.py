@@ -85,7 +85,7 @@ class NativeStore(TableStore):
         self.seed = urandom(16)  # of all tables, so that a key of several is hashed once
         super().__init__(follow(self) if clock is None else clock)
 
-    def table(self, space: str, limit: Limit | LimitSet) -> Table:
+    def table(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Table:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
         table = self.tables.get((space, limit))
         if table is None:

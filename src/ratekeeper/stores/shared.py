@@ -53,11 +53,11 @@ class SharedStore(TableStore):
         super().__init__(MONOTONIC if clock is None else clock)
         self.folder = Folder(name, mode)
 
-    def table(self, space: str, limit: Limit | LimitSet) -> Table:
+    def table(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Table:
         """The table of ``limit``; an error if other processes have another limit of that name."""
         return self.find(space, limit, strict=True)
 
-    def table_for(self, space: str, limit: Limit | LimitSet) -> Table:
+    def table_for(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Table:
         """The table of a check: the rule of a plan may have a limit for each tier."""
         return self.find(space, limit, strict=False)
 
