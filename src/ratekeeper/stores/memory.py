@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     # States by key, and the same keys in no order, to draw from.
     Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
-    Row = tuple["MemoryTable", str | bytes, int]  # a check: its table, key and cost
+    TableCheck = tuple["MemoryTable", str | bytes, int]  # a check: its table, key and cost
 
 SAMPLE = 64  # keys compared when a full table must forget some
 RUN = 4
@@ -279,7 +279,7 @@ class MemoryStore:
     def commit(self, plan: Plan, *, peek: bool) -> tuple[Decision, ...]:
         return self.decide([(self.table(check.space, check.limit), check.key, check.cost) for check in plan], peek)[1]
 
-    def decide(self, rows: list[Row], peek: bool) -> tuple[bool, tuple[Decision, ...]]:
+    def decide(self, rows: list[TableCheck], peek: bool) -> tuple[bool, tuple[Decision, ...]]:
         """Decide all rows as one: whether all were admitted, and each decision."""
         while True:
             before: dict[tuple[MemoryTable, str | bytes], State] = {}
