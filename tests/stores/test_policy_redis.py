@@ -26,8 +26,7 @@ def test_sync_and_async_count_as_one_and_all_or_nothing(redis_server):
     async def main():
         found = [(await each.acheck(Request(peer=HERE, path="/a"))).allowed for each in (own, other, own, other)]
         for each in (own, other):
-            store, each.opened = each.opened, None
-            await store.close()
+            await each.async_store.close()
         return found
 
     assert own.check(Request(peer=HERE, path="/a")).allowed

@@ -59,7 +59,7 @@ class Course:
         self.names = tuple([counter.name for counter in selection.counters])
         self.is_quick = not selection.counters or decider.is_by_address(selection)
         ready = selection.ready if self.is_quick else None
-        self.plan = ready.plan if ready is not None else None  # None: not limited, or not so simple
+        self.plan = ready.plan if ready is not None and ready.entries else None  # None: not limited, or not so simple
         self.keys = Keys(decider, ready) if ready is not None else None
 
 

@@ -1,4 +1,4 @@
-"""A rule made ready to count on its store: RuleCounter, its limit of each tier, and one check of it.  No I/O."""
+"""A rule that is ready to count on its store, its limit for each tier, and one check of it for one request.  No I/O."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from ratekeeper.limit import Limit, LimitSet
 from ratekeeper.rules.rule import ANY_TIER, Exempt, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ratekeeper.decision import Decision
     from ratekeeper.identity.request import Request
     from ratekeeper.stores.protocol import Store
 
-BLOCKED = "#blocked"  # behind a rule's name: who is blocked, how often somebody was refused, who used up the grace
+# Added to a rule's name: the spaces that count blocked subjects, their refusals, and the grace they used.
+BLOCKED = "#blocked"
 REFUSED = "#refused"
 GRACED = "#graced"
 
 
 class TierLimit:
-    """One limit of a counter: of a tier, or of everybody."""
+    """The limit of one tier, or of every tier, with the labels that headers show for it."""
 
-    __slots__ = ("check", "counter", "is_unlimited", "labels", "limit", "plain")
+    __slots__ = ("counter", "is_unlimited", "labels", "limit", "plain")
 
     def __init__(self, counter: RuleCounter, limit: Limit | LimitSet) -> None:
-        rule, store = counter.rule, counter.store
+        rule, parts = counter.rule, limit.parts
         self.counter = counter
-        parts = limit.parts
         self.limit = limit
         self.labels = tuple([LimitLabel(rule, part, len(parts) == 1) for part in parts])
-        is_plain = len(parts) == 1 and rule.warn_at is None and not rule.grace and not self.labels[0].hidden
-        self.plain = self.labels[0] if is_plain and not self.labels[0].window and not self.labels[0].leased else None
+        label = self.labels[0]
+        has_usual_headers = len(parts) == 1 and rule.warn_at is None and not rule.grace and not label.hidden
+        # The label, if the usual header fields can be written from it alone: two thirds of the cost of headers.
+        self.plain = label if has_usual_headers and not label.window and not label.leased else None
         self.is_unlimited = isinstance(limit, Limit) and limit.is_unlimited
-        self.check: Callable[..., Decision] | None = None
-        if not store.blocking and not self.is_unlimited:
-            self.check = store.table_for(rule.name, limit).check
 
 
 class RuleCounter:
@@ -58,61 +57,62 @@ class RuleCounter:
         "is_local",
         "key",
         "name",
-        "only_ip",
         "refusals",
         "rule",
-        "simple",
         "store",
     )
 
-    def __init__(self, rule: Rule, identity: Identity, store: Store, is_local: bool, everywhere: Exempt) -> None:
+    def __init__(self, rule: Rule, identity: Identity, store: Store, is_local: bool, exempt_everywhere: Exempt) -> None:
         self.rule = rule
         self.name = rule.name
         self.store = store
         self.is_local = is_local
         self.identity = identity
         self.key = key_of(identity, rule.by, rule.patterns[0].text)
-        self.only_ip = rule.by == ("ip",)
         self.entries = {tier: TierLimit(self, limit) for tier, limit in rule.limits.items()}
         self.by_tier = rule.by_tier
         self.default = self.entries.get(ANY_TIER) or self.entries.get(rule.tier_default)
-        self.constant = rule.cost.constant if not rule.cost.source else 0
-        self.exempt = [own for own in (everywhere, rule.exempt) if own]
+        self.constant = rule.cost.constant if not rule.cost.source else 0  # 0: the cost depends on the request
+        self.exempt = [exempt for exempt in (exempt_everywhere, rule.exempt) if exempt]
         self.block = self.refusals = None
         if rule.penalty is not None:
             self.block = Limit(1, rule.penalty.block / 1_000_000, burst=1)
             self.refusals = Limit(rule.penalty.after, rule.penalty.within / 1_000_000, algorithm="sliding_log")
-        delays = any(limit.is_queue for limit in rule.limits.values())
-        self.simple = (
-            rule.mode == "enforce"
-            and rule.enforce_percent >= 100
-            and rule.penalty is None
-            and not rule.grace
-            and rule.allow_from is None
-            and not self.exempt
-            and not delays
-            and bool(self.constant)
-            and not store.blocking
-            and bool(self.entries)
-        )
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether the rule is enforced for no subject at all."""
+        return self.rule.mode != "enforce" or self.rule.enforce_percent <= 0
+
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether each request that matches pays a fixed cost, and the limit alone decides.
+
+        Then the checks of a request are known in advance, except for their keys.
+        """
+        rule = self.rule
+        depends_on_request = bool(self.exempt) or rule.allow_from is not None or not self.constant or not self.entries
+        if depends_on_request or self.is_shadow:
+            return not depends_on_request
+        has_consequences = rule.penalty is not None or bool(rule.grace)
+        is_queue = any(limit.is_queue for limit in rule.limits.values())
+        return rule.enforce_percent >= 100 and not has_consequences and not is_queue
 
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
-        """Each space it counts in, with the limit it has there."""
+        """Each space that the rule counts in, with its limit there."""
         for entry in self.entries.values():
             yield self.name, entry.limit
             if self.rule.grace:
                 yield self.name + GRACED, self.grace_limit(entry.limit)
-        for kind, limit in ((BLOCKED, self.block), (REFUSED, self.refusals)):
+        for suffix, limit in ((BLOCKED, self.block), (REFUSED, self.refusals)):
             if limit is not None:
-                yield self.name + kind, limit
+                yield self.name + suffix, limit
 
     def entry(self, caller: Caller) -> TierLimit | None:
+        """The limit of the caller's tier; None if the rule limits nothing."""
         return self.entries.get(caller.tier, self.default) if self.by_tier else self.default
 
-    def check_of(self, key: str | bytes, limit: Limit | LimitSet, cost: int) -> Check:
-        return Check(self.name, key, limit, cost, self.rule.on_store_error)
-
-    def leaves_alone(self, caller: Caller) -> bool:
+    def is_exempt(self, caller: Caller) -> bool:
         for exempt in self.exempt:
             if exempt.networks and caller.known.address in exempt.networks:
                 return True
@@ -123,10 +123,10 @@ class RuleCounter:
         return False
 
     def is_enforced(self, key: str | bytes) -> bool:
-        """Whether this subject belongs to the share for which the rule is enforced: always the same answer."""
-        percent = self.rule.enforce_percent
-        if self.rule.mode != "enforce" or percent <= 0:
+        """Whether the rule is enforced for this subject.  The answer for one subject never changes."""
+        if self.is_shadow:
             return False
+        percent = self.rule.enforce_percent
         if percent >= 100:
             return True
         raw = key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
@@ -134,12 +134,18 @@ class RuleCounter:
         return int.from_bytes(place, "big") * 100 < percent * 2**64
 
     def grace_limit(self, limit: Limit | LimitSet) -> Limit:
-        parts = limit.parts
-        return Limit(self.rule.grace, max(part.period for part in parts), algorithm="fixed_window")
+        return Limit(self.rule.grace, max(part.period for part in limit.parts), algorithm="fixed_window")
+
+    def pending(self, entry: TierLimit, caller: Caller, cost: int) -> PendingCheck:
+        """The check that ``caller`` must pass."""
+        key: str | bytes = self.key(caller)
+        if len(key) > LONGEST:
+            key = encode(key)
+        return PendingCheck(self, entry, Check(self.name, key, entry.limit, cost, self.rule.on_store_error))
 
 
 class PendingCheck:
-    """One counter for one request."""
+    """One check of a rule for one request, and its decision once it has been made."""
 
     __slots__ = ("check", "counter", "decision", "entry")
     decision: Decision
@@ -149,40 +155,36 @@ class PendingCheck:
         self.entry = entry
         self.check = check
 
-    def side(self, kind: str, limit: Limit) -> Check:
-        """A check beside the rule's own: of blocks, refusals or grace; in this process while the store is away."""
-        return Check(self.counter.name + kind, self.check.key, limit, 1, "local")
+    def beside(self, suffix: str, limit: Limit) -> Check:
+        """A check of the same subject in another space of the rule: of blocks, refusals or grace.
 
-
-def asked(counter: RuleCounter, entry: TierLimit, caller: Caller, cost: int) -> PendingCheck:
-    key: str | bytes = counter.key(caller)
-    if len(key) > LONGEST:
-        key = encode(key)
-    return PendingCheck(counter, entry, counter.check_of(key, entry.limit, cost))
+        While the store is away, this process counts it.
+        """
+        return Check(self.counter.name + suffix, self.check.key, limit, 1, "local")
 
 
 def cost_of(rule: Rule, request: Request) -> int:
-    """What ``request`` takes; InvalidCost where it claims nonsense."""
+    """The cost of ``request``; InvalidCost if the request states one that is no whole number."""
     cost = rule.cost
     if not cost.source:
         return cost.constant
-    found: object
+    stated: object
     if cost.source == "body":
-        found = request.length
-        if found == 0:
+        stated = request.length
+        if stated == 0:
             return 1
     elif cost.source == "header":
         lines = request.values(cost.name.lower().encode("latin-1"))
-        found = whole_text(lines[0]) if len(lines) == 1 else None if not lines else -1
+        stated = header_number(lines[0]) if len(lines) == 1 else None if not lines else -1
     else:
-        found = cost.function(request)  # type: ignore[misc]
-    if found is None:
+        stated = cost.function(request)  # type: ignore[misc]
+    if stated is None:
         return cost.missing
-    number = -(-whole_cost(found) // cost.per)
+    number = -(-whole_cost(stated) // cost.per)
     return number if cost.most is None else min(number, cost.most)
 
 
-def whole_text(text: str) -> int:
+def header_number(text: str) -> int:
     text = text.strip()
     if not (text.isascii() and text.isdecimal() and len(text) <= 15):
         raise InvalidCost("cost: expected a whole number in the header, got something else.")

@@ -1,16 +1,17 @@
-"""Rules made ready, and how they decide a request.
+"""Rules compiled for one store, and how they decide a request, step by step:
 
-How a request is decided, in order:
-
-1. Rules that match it are found; those that are off, and those it is exempt from, drop out.
-2. ``allow_from``: an address from elsewhere is refused with 403.
+1. The rules that match are found.  Rules that are off drop out, and so do those from which the caller is exempt.
+2. ``allow_from``: a request from another address is refused with 403.
 3. A subject that a penalty has blocked is refused.
 4. All enforced limits are decided together, all or nothing: those of this instance first, then those of the fleet in
-   one call; if the fleet refuses, the instance gets back what it gave.
-5. A refusal by rules that have grace left becomes a warning: the other rules and the grace are then decided together.
-6. A refusal is counted for the penalty of the rules that refused.
-7. Rules in shadow are decided last, each by itself and only for admitted requests, exactly as if they were enforced;
-   they take from nobody and refuse nobody.
+   one call.  If the fleet refuses, the instance gets its costs back.
+5. If every rule that refuses has grace left, the refusal becomes a warning: the other rules and the grace are then
+   decided together.
+6. A refusal counts towards the penalty of each rule that refused.
+7. Rules in shadow are decided last, each by itself and only for admitted requests, exactly as if they were enforced.
+   They take from nobody and refuse nobody.
+
+``selection.py`` has short cuts for rules that need step 4 and 7 only.
 """
 
 from __future__ import annotations
@@ -21,15 +22,12 @@ from ratekeeper.check import Check
 from ratekeeper.decision import Decision
 from ratekeeper.errors import InvalidCost
 from ratekeeper.flow import settle
-from ratekeeper.flow.drive import drive
-from ratekeeper.flow.queue import WaitQueue
 from ratekeeper.http.verdict import NO_NOTES, HttpVerdict, VerdictNotes
 from ratekeeper.identity.identity import Caller
 from ratekeeper.identity.request import Request, is_preflight
-from ratekeeper.rules.counter import BLOCKED, GRACED, REFUSED, PendingCheck, RuleCounter, asked, cost_of
+from ratekeeper.rules.counter import BLOCKED, GRACED, REFUSED, PendingCheck, RuleCounter, cost_of
 from ratekeeper.rules.match import Index
-from ratekeeper.rules.rule import ANY_TIER
-from ratekeeper.rules.selection import Selection
+from ratekeeper.rules.selection import is_denied, run, selection_of
 from ratekeeper.stores.fallback import joined
 from ratekeeper.units import SECOND
 
@@ -37,87 +35,79 @@ if TYPE_CHECKING:
     from ratekeeper.check import Plan
     from ratekeeper.flow.effects import Flow
     from ratekeeper.rules.rule import Rule
+    from ratekeeper.rules.selection import GeneralSelection, Selection
     from ratekeeper.rules.settings import Settings
     from ratekeeper.stores.protocol import Store
 
 MOST_SELECTIONS = 4096
-NO_LINES = WaitQueue()  # nobody waits here
 
 
 class CompiledRules:
-    """Settings made ready: never changed, only replaced."""
+    """Settings made ready to decide; never changed, only replaced.
+
+    ``fleet`` is the store of all instances: one for threads, or one for event loops.  ``instance`` is in this process.
+    """
 
     def __init__(self, settings: Settings, fleet: Store, instance: Store) -> None:
         self.settings = settings
         self.response = settings.response
         self.identity = settings.identity
-        self.fleet = fleet
         self.instance = instance
-        self.counters = [self.counter(rule) for rule in settings.rules]
-        self.requests = Index([self.patterns(rule, "requests") for rule in settings.rules])
-        self.messages = Index([self.patterns(rule, "messages") for rule in settings.rules])
+        self.requests = Index([patterns(rule, "requests") for rule in settings.rules])
+        self.messages = Index([patterns(rule, "messages") for rule in settings.rules])
         self.limits_messages = any(rule.counts == "messages" and rule.mode != "off" for rule in settings.rules)
-        self.selections: dict[tuple[int, ...], Selection] = {}
-        self.everything = self.select(self.requests.always) if self.requests.plain else None
         self.preflights_count = settings.response.count_preflights
         self.delays = any(limit.is_queue for rule in settings.rules for limit in rule.limits.values())
         self.leases = any(limit.is_leased for rule in settings.rules for limit in rule.limits.values())
         self.sources = sources_of(settings)
+        self.compile_for(fleet)
+
+    def compile_for(self, fleet: Store) -> None:
+        self.fleet = fleet
+        self.answers_at_once = not fleet.blocking  # the store answers in this process, so that no flow ever waits
+        self.counters = [self.counter(rule) for rule in self.settings.rules]
+        self.selections: dict[tuple[int, ...], Selection] = {}
+        self.no_rules = selection_of(self, ())
+        self.everything = self.select(self.requests.always) if self.requests.plain else None
+
+    def on(self, fleet: Store) -> CompiledRules:
+        """The same rules on another store."""
+        other = CompiledRules.__new__(CompiledRules)
+        other.__dict__.update(self.__dict__)
+        other.compile_for(fleet)
+        return other
 
     def counter(self, rule: Rule) -> RuleCounter:
         is_local = rule.scope == "instance"
         store = self.instance if is_local else self.fleet
         return RuleCounter(rule, self.identity, store, is_local, self.settings.exempt)
 
-    @staticmethod
-    def patterns(rule: Rule, counts: str) -> tuple[Any, ...]:
-        return rule.patterns if rule.counts == counts and rule.mode != "off" else ()
-
     def select(self, numbers: tuple[int, ...]) -> Selection:
-        found = self.selections.get(numbers)
-        if found is None:
-            found = Selection(tuple([self.counters[number] for number in numbers]))
+        """The selection of the rules with these numbers."""
+        selection = self.selections.get(numbers)
+        if selection is None:
+            selection = selection_of(self, tuple([self.counters[number] for number in numbers]))
             if len(self.selections) >= MOST_SELECTIONS:
                 self.selections.clear()
-            self.selections[numbers] = found
-        return found
+            self.selections[numbers] = selection
+        return selection
 
     def selection(self, request: Request) -> Selection:
+        """The rules that ``request`` meets."""
         if self.everything is not None and (request.method != "OPTIONS" or self.preflights_count):
             return self.everything
         if not self.preflights_count and is_preflight(request):
-            return NOBODY
+            return self.no_rules
         return self.select(self.requests.find(request))
 
-    def quick(self, selection: Selection, request: Request) -> HttpVerdict:
-        """Decide where nothing but limits on one store that cannot block are asked: the hot path, and all of it."""
-        only = selection.only
-        if only is not None:
-            entry = only.default
-            if only.only_ip:
-                key = self.identity.addresses.find(request).subject
-            else:
-                key = only.key(Caller(self.identity, request))
-            decision = entry.check(key, only.constant)  # type: ignore[misc, union-attr]
-            return HttpVerdict(request, self.response, ((entry, decision),), "" if decision.allowed else "limit")  # type: ignore[arg-type]
-        caller = Caller(self.identity, request)
-        ready = selection.ready
-        if ready is None:
-            ready = selection.by_tier.get(caller.tier) or selection.by_tier[ANY_TIER]
-        if ready.check is None:
-            return HttpVerdict(request, self.response)
-        allowed, decisions = ready.check(tuple([key(caller) for key in ready.keys]))
-        answers = tuple(zip(ready.entries, decisions, strict=True))
-        return HttpVerdict(request, self.response, answers, "" if allowed else "limit")
-
-    def decide(self, selection: Selection, request: Request) -> Flow[HttpVerdict]:
+    def decide(self, selection: GeneralSelection, request: Request) -> Flow[HttpVerdict]:
         """Decide anything, as the top of this file says."""
         caller = Caller(self.identity, request)
         enforced: list[PendingCheck] = []
         shadow: list[PendingCheck] = []
         for counter in selection.counters:
             rule = counter.rule
-            if counter.exempt and counter.leaves_alone(caller):
+            if counter.exempt and counter.is_exempt(caller):
                 continue
             if rule.allow_from is not None and caller.known.address not in rule.allow_from:
                 if rule.mode == "enforce":
@@ -130,169 +120,168 @@ class CompiledRules:
                 cost = cost_of(rule, request)
             except InvalidCost:
                 return self.verdict(request, "cost", [], VerdictNotes(refuser=rule))
-            one = asked(counter, entry, caller, cost)
-            (enforced if counter.is_enforced(one.check.key) else shadow).append(one)
+            pending = counter.pending(entry, caller, cost)
+            (enforced if counter.is_enforced(pending.check.key) else shadow).append(pending)
         blocked = yield from self.blocked(enforced)
         if blocked is not None:
             notes = VerdictNotes(refuser=blocked[0].counter.rule, blocked_for=blocked[1])
             return self.verdict(request, "blocked", [], notes)
-        decisions = yield from self.commit([own.check for own in enforced], enforced)
-        for own, decision in zip(enforced, decisions, strict=True):
-            own.decision = decision
+        decisions = yield from self.commit([pending.check for pending in enforced], enforced)
+        for pending, decision in zip(enforced, decisions, strict=True):
+            pending.decision = decision
         graced: tuple[str, ...] = ()
         if not all(decision.allowed for decision in decisions):
-            closed = [own.counter.rule for own in enforced if is_closed(own.decision)]
-            if closed:
-                return self.verdict(request, "store", [], VerdictNotes(refuser=closed[0]))
-            graced, enforced = yield from self.forgiven(enforced)
+            denied = [pending.counter.rule for pending in enforced if is_denied(pending.decision)]
+            if denied:
+                return self.verdict(request, "store", [], VerdictNotes(refuser=denied[0]))
+            graced = yield from self.use_grace(enforced)
             if not graced:
-                yield from self.punish([own for own in enforced if not own.decision.allowed])
+                yield from self.punish([pending for pending in enforced if not pending.decision.allowed])
                 return self.verdict(request, "limit", enforced)
-        too_late = [own for own in enforced if own.decision.delay * SECOND > own.counter.rule.max_delay]
+        too_late = [pending for pending in enforced if pending.decision.delay * SECOND > pending.counter.rule.max_delay]
         if too_late:
             yield from self.give_back(enforced)
-            for own in too_late:
-                own.decision = refused_delay(own)
+            for pending in too_late:
+                pending.decision = refused_delay(pending)
             return self.verdict(request, "limit", enforced)
-        for own in shadow:
-            (own.decision,) = yield from self.commit([own.check], [own])
+        for pending in shadow:
+            (pending.decision,) = yield from self.commit([pending.check], [pending])
         notes = VerdictNotes(
             graced=graced,
-            shadow=tuple([own.counter.name for own in shadow if not own.decision.allowed]),
-            unenforced=tuple([(own.entry, own.decision) for own in shadow]),
+            shadow=tuple([pending.counter.name for pending in shadow if not pending.decision.allowed]),
+            unenforced=tuple([(pending.entry, pending.decision) for pending in shadow]),
         )
         return self.verdict(request, "", enforced, notes)
 
     def verdict(
-        self, request: Request, why: str, answered: list[PendingCheck], notes: VerdictNotes = NO_NOTES
+        self, request: Request, why: str, decided: list[PendingCheck], notes: VerdictNotes = NO_NOTES
     ) -> HttpVerdict:
-        answers = tuple([(own.entry, own.decision) for own in answered])
+        answers = tuple([(pending.entry, pending.decision) for pending in decided])
         return HttpVerdict(request, self.response, answers, why, notes)
 
-    def commit(self, checks: list[Check], owners: list[PendingCheck]) -> Flow[list[Decision]]:
+    def commit(self, checks: list[Check], pending: list[PendingCheck]) -> Flow[list[Decision]]:
         """Decide the checks all or nothing: this instance's first, then the fleet's in one call."""
-        local = [number for number, own in enumerate(owners) if own.counter.is_local]
-        fleet = [number for number, own in enumerate(owners) if not own.counter.is_local]
-        found: dict[int, Decision] = {}
-        here: Plan = tuple([checks[number] for number in local])
-        if here:
-            found |= zip(local, self.instance.check(here), strict=True)
-            if fleet and not all(found[number].allowed for number in local):
-                there = yield from self.ask("peek", tuple([checks[number] for number in fleet]))
-                found |= zip(fleet, there, strict=True)
-                return [found[number] for number in range(len(checks))]
-        if fleet:
-            there = yield from self.ask("check", tuple([checks[number] for number in fleet]))
-            found |= zip(fleet, there, strict=True)
-            if here and not all(found[number].allowed for number in fleet):
-                self.instance.refund(here, found[local[0]].at)
-        return [found[number] for number in range(len(checks))]
+        local = [number for number, each in enumerate(pending) if each.counter.is_local]
+        fleet = [number for number, each in enumerate(pending) if not each.counter.is_local]
+        decisions: dict[int, Decision] = {}
+        local_plan: Plan = tuple([checks[number] for number in local])
+        fleet_plan: Plan = tuple([checks[number] for number in fleet])
+        if local_plan:
+            decisions |= zip(local, self.instance.check(local_plan), strict=True)
+        if fleet_plan:
+            fits_here = all(decisions[number].allowed for number in local)
+            answers = yield from self.ask("check" if fits_here else "peek", fleet_plan)
+            decisions |= zip(fleet, answers, strict=True)
+            if local_plan and fits_here and not all(decision.allowed for decision in answers):
+                self.instance.refund(local_plan, decisions[local[0]].at)
+        return [decisions[number] for number in range(len(checks))]
 
     def ask(self, operation: str, *arguments: Any) -> Flow[Any]:
-        if not self.fleet.blocking:
+        """Ask the fleet's store, or its fallback if the store is away."""
+        if self.answers_at_once:
             return getattr(self.fleet, operation)(*arguments)
         return (yield from settle.ask(operation, *arguments))
 
-    def on_store_of(self, own: PendingCheck, operation: str, *arguments: Any) -> Flow[Any]:
-        if own.counter.is_local:
-            return getattr(self.instance, operation)(*arguments)
-        return (yield from self.ask(operation, *arguments))
+    def ask_beside(self, pending: PendingCheck, operation: str, check: Check) -> Flow[Decision]:
+        """Ask the store of a rule about a check beside the rule's own limit."""
+        if pending.counter.is_local:
+            (decision,) = getattr(self.instance, operation)((check,))
+        else:
+            (decision,) = yield from self.ask(operation, (check,))
+        return decision
 
     def blocked(self, enforced: list[PendingCheck]) -> Flow[tuple[PendingCheck, float] | None]:
-        """Who of them is blocked for the longest time, and for how long."""
-        worst: tuple[PendingCheck, float] | None = None
-        for own in enforced:
-            if own.counter.block is not None:
-                (decision,) = yield from self.on_store_of(own, "peek", (own.side(BLOCKED, own.counter.block),))
-                if not decision.allowed and (worst is None or decision.retry_after > worst[1]):
-                    worst = own, decision.retry_after
-        return worst
+        """The rule that blocks the caller for the longest time, and for how long."""
+        longest: tuple[PendingCheck, float] | None = None
+        for pending in enforced:
+            block = pending.counter.block
+            if block is not None:
+                decision = yield from self.ask_beside(pending, "peek", pending.beside(BLOCKED, block))
+                wait = decision.retry_after or 0.0
+                if not decision.allowed and (longest is None or wait > longest[1]):
+                    longest = pending, wait
+        return longest
 
-    def forgiven(self, asked: list[PendingCheck]) -> Flow[tuple[tuple[str, ...], list[PendingCheck]]]:
-        """The rules that let a violation pass, if all that refuse have grace left; decided with all the others."""
-        refusing = [own for own in asked if not own.decision.allowed]
-        if not all(own.counter.rule.grace for own in refusing):
-            return (), asked
+    def use_grace(self, pending: list[PendingCheck]) -> Flow[tuple[str, ...]]:
+        """The rules that let a violation pass; empty unless all that refuse have grace left and the others admit."""
+        refusing = [each for each in pending if not each.decision.allowed]
+        if not all(each.counter.rule.grace for each in refusing):
+            return ()
         checks = [
-            own.side(GRACED, own.counter.grace_limit(own.check.limit)) if own in refusing else own.check
-            for own in asked
+            each.beside(GRACED, each.counter.grace_limit(each.check.limit)) if each in refusing else each.check
+            for each in pending
         ]
-        decisions = yield from self.commit(checks, asked)
+        decisions = yield from self.commit(checks, pending)
         if not all(decision.allowed for decision in decisions):
-            return (), asked
-        for own, decision in zip(asked, decisions, strict=True):
-            if own not in refusing:
-                own.decision = decision
-        return tuple([own.counter.name for own in refusing]), asked
+            return ()
+        for each, decision in zip(pending, decisions, strict=True):
+            if each not in refusing:
+                each.decision = decision
+        return tuple([each.counter.name for each in refusing])
 
     def punish(self, refusing: list[PendingCheck]) -> Flow[None]:
-        """Count the refusals of rules with a penalty, and block where there were enough."""
-        for own in refusing:
-            counter = own.counter
-            if counter.block is None or counter.refusals is None:
+        """Count the refusals of rules with a penalty, and block the subject once there are enough."""
+        for pending in refusing:
+            block, refusals = pending.counter.block, pending.counter.refusals
+            if block is None or refusals is None:
                 continue
-            (counted,) = yield from self.on_store_of(own, "check", (own.side(REFUSED, counter.refusals),))
+            counted = yield from self.ask_beside(pending, "check", pending.beside(REFUSED, refusals))
             if not counted.allowed or counted.remaining == 0:
-                yield from self.on_store_of(own, "check", (own.side(BLOCKED, counter.block),))
+                yield from self.ask_beside(pending, "check", pending.beside(BLOCKED, block))
 
     def give_back(self, taken: list[PendingCheck]) -> Flow[None]:
         """Give back what an admitted request took."""
-        for own in taken:
-            if own.counter.is_local or not self.fleet.blocking:
-                own.counter.store.refund((own.check,), own.decision.at)
+        for pending in taken:
+            if pending.counter.is_local or self.answers_at_once:
+                pending.counter.store.refund((pending.check,), pending.decision.at)
             else:
-                yield from settle.give_back((own.check,), own.decision)
+                yield from settle.give_back((pending.check,), pending.decision)
 
     def renew(self, verdict: HttpVerdict) -> Flow[None]:
-        """Let the leases of an admitted request begin anew; the verdict then holds the new ones."""
-        fresh = dict(verdict.answers)
-        for own in self.held(verdict):
-            store = own.counter.store
-            renewal = settle.renew(own.check, own.decision, getattr(store, "has_room", True))
-            if own.counter.is_local or not store.blocking:
-                fresh[own.entry] = drive(renewal, store, store.clock, NO_LINES)
-            else:
-                fresh[own.entry] = yield from renewal
-        verdict.answers = tuple(fresh.items())
+        """Let the leases of an admitted request begin anew; the verdict then has the new ones."""
+        answers = dict(verdict.answers)
+        for pending in self.leases_of(verdict):
+            store = pending.counter.store
+            renewal = settle.renew(pending.check, pending.decision, getattr(store, "has_room", True))
+            answers[pending.entry] = run(renewal, store) if pending.counter.is_local else (yield from renewal)
+        verdict.answers = tuple(answers.items())
 
-    def held(self, verdict: HttpVerdict) -> list[PendingCheck]:
-        """The leases of an admitted request: they end with it."""
-        return [own for own in self.taken(verdict) if own.check.limit.is_leased]
+    def leases_of(self, verdict: HttpVerdict) -> list[PendingCheck]:
+        """The leases of an admitted request, which end with it."""
+        return [pending for pending in self.taken(verdict) if pending.check.limit.is_leased]
 
     def taken(self, verdict: HttpVerdict) -> list[PendingCheck]:
-        """What an admitted request took; graced rules took nothing."""
-        found = []
+        """What an admitted request took; rules that had grace took nothing."""
+        taken = []
         for entry, decision in verdict.answers:
             if verdict.allowed and decision.allowed:
-                caller = Caller(entry.counter.identity, verdict.request)  # as it was then: rules may be others by now
-                own = asked(entry.counter, entry, caller, cost_of(entry.counter.rule, verdict.request))
-                own.decision = decision
-                found.append(own)
-        return found
+                counter = entry.counter  # of the rules as they were then: there may be new ones by now
+                caller = Caller(counter.identity, verdict.request)
+                pending = counter.pending(entry, caller, cost_of(counter.rule, verdict.request))
+                pending.decision = decision
+                taken.append(pending)
+        return taken
 
 
-def is_closed(decision: Decision) -> bool:
-    """Whether it was refused because the store could not decide and the rule says deny."""
-    return not decision.allowed and decision.reason.startswith("deny")
+def patterns(rule: Rule, counts: str) -> tuple[Any, ...]:
+    """The patterns by which a rule counts requests or messages; none for a rule that is off."""
+    return rule.patterns if rule.counts == counts and rule.mode != "off" else ()
 
 
-def refused_delay(own: PendingCheck) -> Decision:
-    """A refusal, because the turn would come later than the rule lets anybody wait."""
-    parts = [late(part, own.counter.rule.max_delay) for part in own.decision.parts()]
+def refused_delay(pending: PendingCheck) -> Decision:
+    """A refusal, because the turn would come later than the rule's ``max_delay``."""
+    parts = [late(part, pending.counter.rule.max_delay) for part in pending.decision.parts()]
     return parts[0] if len(parts) == 1 else joined(parts, "")
 
 
-def late(part: Decision, most: int) -> Decision:
-    after = round(part.delay * SECOND) - most
-    return part if after <= 0 else Decision(False, part.limit, 0, after / SECOND, part.reset_after, 0.0)
+def late(part: Decision, max_delay: int) -> Decision:
+    excess = round(part.delay * SECOND) - max_delay
+    return part if excess <= 0 else Decision(False, part.limit, 0, excess / SECOND, part.reset_after, 0.0)
 
 
 def sources_of(settings: Settings) -> frozenset[str]:
     """What the rules look at; a function may look at anything, and is named ``function``."""
-    found = [source for rule in settings.rules for source in rule.by]
-    found += [source for rule in settings.rules if (source := rule.cost.function) is not None]
-    named = [source if isinstance(source, str) else "function" for source in [*found, *settings.identity.sources]]
-    return frozenset(["function" if source.startswith("function:") else source for source in named])
-
-
-NOBODY = Selection(())
+    sources = [source for rule in settings.rules for source in rule.by]
+    sources += [source for rule in settings.rules if (source := rule.cost.function) is not None]
+    names = [source if isinstance(source, str) else "function" for source in [*sources, *settings.identity.sources]]
+    return frozenset(["function" if name.startswith("function:") else name for name in names])

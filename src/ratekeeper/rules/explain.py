@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.errors import InvalidCost
 from ratekeeper.identity.identity import Caller
 from ratekeeper.identity.request import Request, is_preflight
-from ratekeeper.rules.counter import BLOCKED, RuleCounter, asked, cost_of
+from ratekeeper.rules.counter import BLOCKED, RuleCounter, cost_of
 from ratekeeper.rules.match import readings
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
     if not met:
         patterns = ", ".join(pattern_text(pattern) for pattern in rule.patterns)
         return step(f"matches {patterns}, not this")
-    if counter.exempt and counter.leaves_alone(caller):
+    if counter.exempt and counter.is_exempt(caller):
         return step("leaves this caller alone (exempt)")
     if rule.allow_from is not None and caller.known.address not in rule.allow_from:
         return step(f"refuses with 403: allowed from {', '.join(rule.allow_from.texts) or 'nowhere'} only", True)
@@ -85,23 +85,25 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
         cost = cost_of(rule, caller.request)
     except InvalidCost:
         return step("refuses with 400: the request states a cost that is no whole number", True)
-    one = asked(counter, entry, caller, cost)
+    pending = counter.pending(entry, caller, cost)
     by = " and ".join(source if isinstance(source, str) else source.__name__ for source in rule.by)
     text = f"{entry.limit}{tier}, by {by}, cost {cost}"
     if counter.store.blocking:
-        return step(f"{text}: {standing(rule.mode, counter.is_enforced(one.check.key))}, counted in the store", True)
+        return step(
+            f"{text}: {standing(rule.mode, counter.is_enforced(pending.check.key))}, counted in the store", True
+        )
     if counter.block is not None:
-        (decision,) = counter.store.peek((one.side(BLOCKED, counter.block),))
+        (decision,) = counter.store.peek((pending.beside(BLOCKED, counter.block),))
         if not decision.allowed:
             return step(f"{text}: blocked for {decision.retry_after:.6g} s more by its penalty", True)
-    (decision,) = counter.store.peek((one.check,))
+    (decision,) = counter.store.peek((pending.check,))
     if decision.allowed:
         left = f"{decision.remaining} of {decision.limit} left"
     elif decision.retry_after is None:
         left = f"can never pass: at most {decision.limit} at once"
     else:
         left = f"would refuse, free in {decision.retry_after:.6g} s"
-    return step(f"{text}: {left}{standing(rule.mode, counter.is_enforced(one.check.key))}", True)
+    return step(f"{text}: {left}{standing(rule.mode, counter.is_enforced(pending.check.key))}", True)
 
 
 def standing(mode: str, enforced: bool) -> str:

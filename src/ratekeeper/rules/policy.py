@@ -1,4 +1,4 @@
-"""Policy: a loaded set of rules that answers requests; how it decides is in ``program.py``."""
+"""Policy: a set of rules that answers requests; ``decide.py`` has the order in which it decides."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, InvalidRules, shown
-from ratekeeper.flow.drive import adrive, drive
-from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.flow.drive import adrive
+from ratekeeper.http.verdict import HttpVerdict
 from ratekeeper.rules.decide import CompiledRules
 from ratekeeper.rules.files import read
 from ratekeeper.rules.parse import parse
+from ratekeeper.rules.selection import NO_QUEUE, run
 from ratekeeper.stores import open_store
 from ratekeeper.stores.options import expect_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ratekeeper.clock import Clock
-    from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.flow.effects import Flow
     from ratekeeper.identity.request import Request
+    from ratekeeper.rules.explain import Explanation
     from ratekeeper.rules.parse import Functions
     from ratekeeper.rules.rule import Rule
     from ratekeeper.rules.selection import Selection
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Policy:
-    """A set of rules that answers requests; the same object serves sync and async callers.
+    """A set of rules that answers requests; the same object serves threads and event loops.
 
     ``functions`` are those that a file names as ``function:NAME``.  ``store`` replaces the file's own.  ``sinks`` are
     called with an event for each verdict.
@@ -45,30 +47,29 @@ class Policy:
         host: Policy | None = None,
     ) -> None:
         self.path: Path | None = None
-        self.host = host  # whose stores these rules count on
+        self.host = host  # the policy on whose stores these rules count
         self.functions: Functions = {}
         self.given_store = store if host is None else host.store
         self.given_clock = clock
         self.sinks: tuple[Sink, ...] = ()
         for sink in sinks:
             self.listen(sink)
-        self.lines = WaitQueue()
         self.watcher: Any = None
-        self.opened: Store | None = None  # for an event loop
         self.store_url = settings.store
         self.store: Store = self.open(settings.store)
-        self.instance: Store = self.store if not self.store.blocking else open_store("memory://", clock=clock)
-        if host is not None:
-            self.instance = host.instance
+        self.opened_async_store: Store | None = None
+        self.instance: Store = self.instance_beside(self.store) if host is None else host.instance
         self.clock = self.store.clock
         self.install(CompiledRules(settings, self.store, self.instance))
 
     def install(self, program: CompiledRules) -> None:
         self.program = program
-        self.blocking = program.fleet.blocking  # whether check may wait, so that an event loop must use acheck
-        self.asks_route = self.asks("route")  # whether the framework's template of the route must be found out
+        # For event loops: the same, unless the store lives elsewhere; then compiled when a loop first asks.
+        self.async_program: CompiledRules | None = program if program.answers_at_once else None
+        self.blocking = not program.answers_at_once
+        self.asks_route = self.asks("route")  # whether the framework's template of the route must be found
         self.delays = program.delays  # whether an admitted request may have to wait for its turn
-        self.leases = program.leases  # whether what was admitted holds places that end with the response
+        self.leases = program.leases  # whether an admitted request may hold leases, which end with its response
         self.limits_messages = program.limits_messages  # whether any rule counts the messages of WebSockets
 
     @classmethod
@@ -82,14 +83,14 @@ class Policy:
         sinks: tuple[Sink, ...] | list[Sink] = (),
         watch: float | None = None,
     ) -> Policy:
-        """The rules of a .toml, .yaml or .json file.  ``watch`` looks for changes every so many seconds."""
+        """Load the rules of a .toml, .yaml or .json file.  ``watch`` looks for changes every so many seconds."""
         path = Path(path)
-        made = cls(parse(read(path), path.name, functions, path.parent), store=store, clock=clock, sinks=sinks)
-        made.path = path
-        made.functions = functions or {}
+        policy = cls(parse(read(path), path.name, functions, path.parent), store=store, clock=clock, sinks=sinks)
+        policy.path = path
+        policy.functions = functions or {}
         if watch is not None:
-            made.watch(watch)
-        return made
+            policy.watch(watch)
+        return policy
 
     @classmethod
     def parse(
@@ -101,12 +102,12 @@ class Policy:
         clock: Clock | None = None,
         sinks: tuple[Sink, ...] | list[Sink] = (),
     ) -> Policy:
-        """The rules of a dictionary with the contents of a file; ``by`` and ``cost`` may be functions of a Request."""
+        """Read the rules from a dictionary like a file's; ``by`` and ``cost`` may be functions of a Request."""
         if not isinstance(rules, dict):
             raise InvalidRules(f"rules: expected a dictionary, got {shown(rules)}. To read a file, use Policy.load.")
-        made = cls(parse(rules, "rules", functions), store=store, clock=clock, sinks=sinks)
-        made.functions = functions or {}
-        return made
+        policy = cls(parse(rules, "rules", functions), store=store, clock=clock, sinks=sinks)
+        policy.functions = functions or {}
+        return policy
 
     def open(self, url: str, *, asynchronous: bool = False) -> Store:
         if self.given_store is None or isinstance(self.given_store, str):
@@ -114,16 +115,26 @@ class Policy:
         expect_store(self.given_store)
         return self.given_store
 
+    def instance_beside(self, store: Store) -> Store:
+        """Where rules with ``scope = "instance"`` count: always in this process."""
+        return store if not store.blocking else open_store("memory://", clock=self.given_clock)
+
     @property
     def async_store(self) -> Store:
-        """The store for an event loop: the same one, unless it is elsewhere; then opened when first asked for."""
-        if not self.store.blocking:
+        """The store for event loops: the same one, unless it lives elsewhere; then opened on first use."""
+        if self.program.answers_at_once:
             return self.store
         if self.host is not None:
             return self.host.async_store
-        if self.opened is None:
-            self.opened = self.open(self.store_url, asynchronous=True)
-        return self.opened
+        if self.opened_async_store is None:
+            self.opened_async_store = self.open(self.store_url, asynchronous=True)
+        return self.opened_async_store
+
+    def rules_for_loops(self) -> CompiledRules:
+        program = self.async_program
+        if program is None:
+            program = self.async_program = self.program.on(self.async_store)
+        return program
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -136,86 +147,84 @@ class Policy:
         return self.program.settings.warnings
 
     def beside(self, settings: Settings) -> Policy:
-        """Other rules on the stores of this policy, told to its sinks."""
+        """Other rules on the stores of this policy, with its sinks."""
         return Policy(settings, sinks=self.sinks, host=self)
 
     def asks(self, source: str) -> bool:
-        """Whether a rule may look at ``source``, such as ``route`` or ``app:user``, so that it must be found out."""
+        """Whether a rule may look at ``source``, such as ``route`` or ``app:user``, so that it must be found."""
         return source in self.program.sources or "function" in self.program.sources
 
     def check(self, request: Request) -> HttpVerdict:
-        """Decide a request and take what it costs; a refusal takes nothing."""
-        program = self.program
-        selection = program.selection(request)
-        if selection.is_simple and not self.sinks:
-            return program.quick(selection, request)
-        return self.run(program, selection, request)
+        """Decide a request and take its cost; a refusal takes nothing.  This blocks if the store lives elsewhere."""
+        selection = self.program.selection(request)
+        if not self.sinks:
+            return selection.check(request)
+        return self.report(selection, self.clock.nanos(), selection.check(request))
+
+    def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
+        """``check`` for an event loop: the verdict at once, or an awaitable of it if the store must be asked."""
+        return self.answer_by((self.async_program or self.rules_for_loops()).selection(request), request)
 
     async def acheck(self, request: Request) -> HttpVerdict:
         """``check`` for an event loop."""
-        program = self.program
-        selection = program.selection(request)
-        if selection.is_simple and not self.sinks:
-            return program.quick(selection, request)
-        return await self.arun(program, selection, request)
+        verdict = self.answer_by((self.async_program or self.rules_for_loops()).selection(request), request)
+        return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
     def check_message(self, request: Request) -> HttpVerdict:
         """Decide one message of a WebSocket whose handshake was ``request``."""
-        program = self.program
-        return self.run(program, program.select(program.messages.find(request)), request)
+        selection = self.program.select(self.program.messages.find(request))
+        return self.report(selection, self.clock.nanos(), selection.check(request))
 
     async def acheck_message(self, request: Request) -> HttpVerdict:
         """``check_message`` for an event loop."""
-        program = self.program
-        return await self.arun(program, program.select(program.messages.find(request)), request)
+        program = self.rules_for_loops()
+        verdict = self.answer_by(program.select(program.messages.find(request)), request)
+        return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
-    def run(self, program: CompiledRules, selection: Selection, request: Request) -> HttpVerdict:
+    def answer_by(self, selection: Selection, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
+        if not self.sinks:
+            return selection.answer(request)
         began = self.clock.nanos()
-        if selection.is_simple:
-            verdict = program.quick(selection, request)
-        else:
-            verdict = drive(program.decide(selection, request), program.fleet, self.clock, self.lines)
-        self.tell(selection, verdict, began)
-        return verdict
+        verdict = selection.answer(request)
+        if verdict.__class__ is HttpVerdict:
+            return self.report(selection, began, verdict)
+        return self.report_later(selection, began, verdict)  # type: ignore[arg-type]
 
-    async def arun(self, program: CompiledRules, selection: Selection, request: Request) -> HttpVerdict:
-        began = self.clock.nanos()
-        if selection.is_simple:
-            verdict = program.quick(selection, request)
-        else:
-            verdict = await adrive(program.decide(selection, request), self.async_store, self.clock, self.lines)
-        self.tell(selection, verdict, began)
-        return verdict
-
-    def tell(self, selection: Selection, verdict: HttpVerdict, began: int) -> None:
+    def report(self, selection: Selection, began: int, verdict: HttpVerdict) -> HttpVerdict:
+        """Send an event of the verdict to each sink."""
         if self.sinks:
             from ratekeeper.sinks.event import event_of
 
             event = event_of(self.program, selection, verdict, self.clock.nanos() - began)
             for sink in self.sinks:
                 sink(event)
+        return verdict
+
+    async def report_later(self, selection: Selection, began: int, verdict: Awaitable[HttpVerdict]) -> HttpVerdict:
+        return self.report(selection, began, await verdict)
 
     def give_back(self, verdict: HttpVerdict) -> None:
-        """Give back what an admitted request took: it left before its turn came."""
-        drive(self.program.give_back(self.program.taken(verdict)), self.store, self.clock, self.lines)
+        """Give back what an admitted request took: its client left before its turn came."""
+        run(self.program.give_back(self.program.taken(verdict)), self.store)
 
     async def agive_back(self, verdict: HttpVerdict) -> None:
         """``give_back`` for an event loop."""
-        program = self.program
-        await adrive(program.give_back(program.taken(verdict)), self.async_store, self.clock, self.lines)
+        await self.arun(self.program.give_back(self.program.taken(verdict)))
 
     def release(self, verdict: HttpVerdict) -> None:
         """End the leases of an admitted request: its response is done."""
-        drive(self.program.give_back(self.program.held(verdict)), self.store, self.clock, self.lines)
+        run(self.program.give_back(self.program.leases_of(verdict)), self.store)
 
     async def arelease(self, verdict: HttpVerdict) -> None:
         """``release`` for an event loop."""
-        program = self.program
-        await adrive(program.give_back(program.held(verdict)), self.async_store, self.clock, self.lines)
+        await self.arun(self.program.give_back(self.program.leases_of(verdict)))
 
     async def arenew(self, verdict: HttpVerdict) -> None:
         """Let the leases of an admitted request begin anew: its response takes long."""
-        await adrive(self.program.renew(verdict), self.async_store, self.clock, self.lines)
+        await self.arun(self.program.renew(verdict))
+
+    async def arun(self, flow: Flow[None]) -> None:
+        await adrive(flow, self.async_store, self.clock, NO_QUEUE)
 
     def explain(self, request: Request) -> Explanation:
         """Say step by step which rules a request meets, by which keys, under which limits; takes nothing."""
@@ -230,20 +239,20 @@ class Policy:
         self.sinks = (*self.sinks, sink)
 
     def replace(self, settings: Settings) -> None:
-        """Put new rules in force, at once and whole; counters whose rules kept their names go on."""
+        """Put new rules in force, at once and whole.  A rule that keeps its name keeps its counters."""
         store, instance = self.store, self.instance
         if settings.store != self.store_url and not self.given_store:
             store = self.open(settings.store)
-            instance = store if not store.blocking else open_store("memory://", clock=self.given_clock)
+            instance = self.instance_beside(store)
         program = CompiledRules(settings, store, instance)
         self.store_url = settings.store
         if store is not self.store:
-            self.opened = None
+            self.opened_async_store = None
         self.store, self.instance, self.clock = store, instance, store.clock
         self.install(program)
 
     def reload(self) -> None:
-        """Read the file again.  Rules that cannot be taken raise InvalidRules, and the old ones stay."""
+        """Read the file again.  If it is not valid, InvalidRules is raised and the old rules stay."""
         if self.path is None:
             raise InvalidInput("reload: expected a policy that was loaded from a file. Use Policy.load.")
         self.replace(parse(read(self.path), self.path.name, self.functions, self.path.parent))
@@ -257,7 +266,7 @@ class Policy:
         self.watcher = Watcher(self, every, on_error)
 
     def close(self) -> None:
-        """Stop watching, and let go of the store if this policy opened it."""
+        """Stop watching, and close the store if this policy opened it."""
         if self.watcher is not None:
             self.watcher.stop()
             self.watcher = None
@@ -265,18 +274,13 @@ class Policy:
             self.store.close()
 
     async def aclose(self) -> None:
-        """``close`` for an event loop, with what was opened for it."""
-        opened, self.opened = self.opened, None
+        """``close`` for an event loop, and for the store that was opened for it."""
+        opened, self.opened_async_store = self.opened_async_store, None
         if opened is not None and opened is not self.given_store:
-            outcome: Any = opened.close()  # type: ignore[func-returns-value]
-            if hasattr(outcome, "__await__"):
-                await outcome
+            closing: Any = opened.close()  # type: ignore[func-returns-value]
+            if hasattr(closing, "__await__"):
+                await closing
         self.close()
 
     def __repr__(self) -> str:
         return f"Policy({len(self.rules)} rules{f', {self.path.name!r}' if self.path else ''})"
-
-
-if TYPE_CHECKING:
-    from ratekeeper.rules.explain import Explanation
-    from ratekeeper.stores.protocol import Store

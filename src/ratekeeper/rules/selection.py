@@ -1,53 +1,302 @@
-"""The counters that a request meets, and their checks prepared as one plan.  No I/O."""
+"""The rules that a request meets, and how it is decided by them.
+
+A selection is compiled once for each set of rules that a request can meet, and then serves every such request:
+
+* ``SingleSelection``: one unconditional limit, the most common case.  ``AddressSelection`` is the one by address.
+* ``PreparedSelection``: unconditional rules.  Their checks are one prepared plan that only waits for its keys.
+* ``GeneralSelection``: anything else, decided step by step by ``decide.py``.
+
+Each has ``check``, which may block, and ``answer`` for event loops, which returns the verdict at once if it can, and
+otherwise an awaitable.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratekeeper.rules.counter import RuleCounter, TierLimit
+from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.http.verdict import HttpVerdict, VerdictNotes
+from ratekeeper.identity.identity import Caller
 from ratekeeper.rules.rule import ANY_TIER
 
 if TYPE_CHECKING:
-    from ratekeeper.stores.memory import Prepared
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import Any
+
+    from ratekeeper.decision import Decision
+    from ratekeeper.flow.effects import Flow
+    from ratekeeper.identity.request import Request
+    from ratekeeper.rules.counter import RuleCounter, TierLimit
+    from ratekeeper.rules.decide import CompiledRules
     from ratekeeper.stores.protocol import Store
+
+NO_QUEUE = WaitQueue()  # deciding a request never waits in a queue
 
 
 class PreparedChecks:
-    """The limits that a request meets, as one prepared plan: its ``check`` wants a key for each, made by ``keys``."""
+    """The limits of one tier as one prepared plan.  ``keys`` makes the key of each limit from a caller."""
 
-    __slots__ = ("check", "entries", "keys", "plan")
+    __slots__ = ("entries", "keys", "plan", "shadow")
 
-    def __init__(self, entries: tuple[TierLimit, ...], store: Store | None) -> None:
-        self.entries = entries
-        self.keys = tuple([entry.counter.key for entry in entries])
-        rows = tuple(
-            [
-                (entry.counter.name, entry.limit, entry.counter.constant, entry.counter.rule.on_store_error)
-                for entry in entries
-            ]
-        )
-        self.plan: Prepared | None = store.prepare(rows) if rows and store is not None else None
-        self.check = self.plan.check if self.plan is not None else None
+    def __init__(self, counters: Iterable[RuleCounter], tier: str) -> None:
+        limits = [counter.entries.get(tier, counter.default) for counter in counters]
+        kept = [limit for limit in limits if limit is not None and not limit.is_unlimited]
+        enforced = [limit for limit in kept if not limit.counter.is_shadow]
+        self.entries = tuple(enforced)
+        self.keys = tuple([limit.counter.key for limit in enforced])
+        self.shadow = tuple([ShadowCheck(limit) for limit in kept if limit.counter.is_shadow])
+        self.plan: Any = prepare(enforced) if enforced else NothingToCheck
 
 
-class Selection:
-    """The counters that a request meets."""
+def prepare(limits: list[TierLimit]) -> Any:
+    rows = []
+    for limit in limits:
+        counter = limit.counter
+        rows.append((counter.name, limit.limit, counter.constant, counter.rule.on_store_error))
+    return limits[0].counter.store.prepare(tuple(rows))
 
-    __slots__ = ("by_tier", "counters", "is_simple", "only", "ready", "store")
 
-    def __init__(self, counters: tuple[RuleCounter, ...]) -> None:
+def table_of(limit: TierLimit) -> Any:
+    """Where the limit is counted."""
+    counter = limit.counter
+    return counter.store.table_for(counter.name, limit.limit, counter.rule.on_store_error)
+
+
+class NothingToCheck:
+    """The plan of a tier without limits."""
+
+    @staticmethod
+    def check(keys: tuple[str, ...]) -> tuple[bool, tuple[Decision, ...]]:
+        return True, ()
+
+    check_now = check
+
+
+class ShadowCheck:
+    """A rule that counts each admitted request and refuses none."""
+
+    __slots__ = ("check", "check_now", "cost", "entry", "key")
+
+    def __init__(self, entry: TierLimit) -> None:
+        counter = entry.counter
+        table = table_of(entry)
+        self.entry = entry
+        self.key: Callable[[Caller], str] = counter.key
+        self.cost = counter.constant
+        self.check: Callable[..., Any] = table.check
+        self.check_now: Callable[..., Decision | None] = table.check_now
+
+
+class MatchedRules:
+    """What every selection knows."""
+
+    __slots__ = ("counters", "identity", "response")
+
+    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> None:
         self.counters = counters
-        self.is_simple = all(counter.simple for counter in counters) and len({id(own.store) for own in counters}) < 2
-        self.store = counters[0].store if counters else None
-        self.by_tier: dict[str, PreparedChecks] = {}
-        self.ready: PreparedChecks | None = None  # where the tier makes no difference
-        if self.is_simple:
-            for tier in {ANY_TIER}.union(*[counter.entries for counter in counters if counter.by_tier]):
-                self.by_tier[tier] = self.ready_for(tier)
-            self.ready = self.by_tier[ANY_TIER] if len(self.by_tier) == 1 else None
-        alone = len(counters) == 1 and self.ready is not None
-        self.only = counters[0] if alone and counters[0].default.check is not None else None  # type: ignore[union-attr]
+        self.identity = rules.identity
+        self.response = rules.response
 
-    def ready_for(self, tier: str) -> PreparedChecks:
-        entries = [counter.entries.get(tier, counter.default) for counter in self.counters]
-        return PreparedChecks(tuple([own for own in entries if own is not None and not own.is_unlimited]), self.store)
+    @property
+    def ready(self) -> PreparedChecks | None:
+        """The checks that every caller must pass, if they alone decide, whatever the tier."""
+        return None
+
+    def refusal(self, request: Request, entries: tuple[TierLimit, ...], decisions: tuple[Decision, ...]) -> HttpVerdict:
+        """The verdict of a request that was refused: by a limit, or because its store is away and the rule denies."""
+        for entry, decision in zip(entries, decisions, strict=True):
+            if is_denied(decision):
+                return HttpVerdict(request, self.response, (), "store", VerdictNotes(refuser=entry.counter.rule))
+        return HttpVerdict(request, self.response, tuple(zip(entries, decisions, strict=True)), "limit")
+
+
+class SingleSelection(MatchedRules):
+    """One unconditional, enforced limit for every tier."""
+
+    __slots__ = ("cost", "entry", "key", "table", "table_check")
+
+    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...], entry: TierLimit) -> None:
+        super().__init__(rules, counters)
+        (counter,) = counters
+        self.entry = entry
+        self.key = counter.key
+        self.cost = counter.constant
+        self.table: Any = table_of(entry)
+        self.table_check = self.table.check
+
+    @property
+    def ready(self) -> PreparedChecks | None:
+        return PreparedChecks(self.counters, ANY_TIER)
+
+    def key_of(self, request: Request) -> str:
+        return self.key(Caller(self.identity, request))
+
+    def check(self, request: Request) -> HttpVerdict:
+        decision = self.table_check(self.key_of(request), self.cost)
+        if decision.allowed:
+            return HttpVerdict(request, self.response, ((self.entry, decision),))
+        return self.refusal(request, (self.entry,), (decision,))
+
+    def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
+        key = self.key_of(request)
+        decision = self.table.check_now(key, self.cost)
+        return self.verdict(request, decision) if decision is not None else self.wait(request, key)
+
+    async def wait(self, request: Request, key: str) -> HttpVerdict:
+        return self.verdict(request, await self.table_check(key, self.cost))
+
+    def verdict(self, request: Request, decision: Decision) -> HttpVerdict:
+        if decision.allowed:
+            return HttpVerdict(request, self.response, ((self.entry, decision),))
+        return self.refusal(request, (self.entry,), (decision,))
+
+
+class AddressSelection(SingleSelection):
+    """One limit by address, in this process: nothing else about the caller is looked at.
+
+    Written out because this is what most applications run, and each call would cost a twentieth of it.
+    """
+
+    __slots__ = ("find_address",)
+
+    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...], entry: TierLimit) -> None:
+        super().__init__(rules, counters, entry)
+        self.find_address = rules.identity.addresses.find
+
+    def check(self, request: Request) -> HttpVerdict:
+        decision = self.table_check(self.find_address(request).subject, self.cost)
+        return HttpVerdict(request, self.response, ((self.entry, decision),), "" if decision.allowed else "limit")
+
+    answer = check
+
+
+class PreparedSelection(MatchedRules):
+    """Unconditional rules, the enforced ones on one store: one prepared plan for each tier."""
+
+    __slots__ = ("by_tier", "checks")
+
+    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> None:
+        super().__init__(rules, counters)
+        tiers = {ANY_TIER}.union(*[counter.entries for counter in counters if counter.by_tier])
+        self.by_tier = {tier: PreparedChecks(counters, tier) for tier in tiers}
+        self.checks = self.by_tier[ANY_TIER] if len(tiers) == 1 else None  # None: the tier makes a difference
+
+    @property
+    def ready(self) -> PreparedChecks | None:
+        return self.checks if self.checks is not None and not self.checks.shadow else None
+
+    def checks_of(self, caller: Caller) -> PreparedChecks:
+        return self.by_tier.get(caller.tier) or self.by_tier[ANY_TIER]
+
+    def check(self, request: Request) -> HttpVerdict:
+        caller = Caller(self.identity, request)
+        checks = self.checks or self.checks_of(caller)
+        allowed, decisions = checks.plan.check(tuple([key(caller) for key in checks.keys]))
+        if not allowed:
+            return self.refusal(request, checks.entries, decisions)
+        verdict = HttpVerdict(request, self.response, tuple(zip(checks.entries, decisions, strict=True)))
+        if checks.shadow:
+            decisions = [shadow.check(shadow.key(caller), shadow.cost) for shadow in checks.shadow]
+            verdict.notes = shadow_notes(checks.shadow, decisions)
+        return verdict
+
+    def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
+        caller = Caller(self.identity, request)
+        checks = self.checks or self.checks_of(caller)
+        keys = tuple([key(caller) for key in checks.keys])
+        answer = checks.plan.check_now(keys)
+        if answer is None:
+            return self.wait(request, caller, checks, keys)
+        allowed, decisions = answer
+        if not allowed:
+            return self.refusal(request, checks.entries, decisions)
+        verdict = HttpVerdict(request, self.response, tuple(zip(checks.entries, decisions, strict=True)))
+        if not checks.shadow:
+            return verdict
+        decisions = [shadow.check_now(shadow.key(caller), shadow.cost) for shadow in checks.shadow]
+        if None in decisions:
+            return self.wait_for_shadow(verdict, caller, checks.shadow, decisions)
+        verdict.notes = shadow_notes(checks.shadow, decisions)
+        return verdict
+
+    async def wait(
+        self, request: Request, caller: Caller, checks: PreparedChecks, keys: tuple[str, ...]
+    ) -> HttpVerdict:
+        allowed, decisions = await checks.plan.check(keys)
+        if not allowed:
+            return self.refusal(request, checks.entries, decisions)
+        verdict = HttpVerdict(request, self.response, tuple(zip(checks.entries, decisions, strict=True)))
+        if checks.shadow:
+            await self.wait_for_shadow(verdict, caller, checks.shadow, [None] * len(checks.shadow))
+        return verdict
+
+    async def wait_for_shadow(
+        self,
+        verdict: HttpVerdict,
+        caller: Caller,
+        shadows: tuple[ShadowCheck, ...],
+        decisions: list[Decision | None],
+    ) -> HttpVerdict:
+        made = []
+        for shadow, decision in zip(shadows, decisions, strict=True):
+            if decision is None:
+                decision = shadow.check(shadow.key(caller), shadow.cost)
+                if hasattr(decision, "__await__"):
+                    decision = await decision
+            made.append(decision)
+        verdict.notes = shadow_notes(shadows, made)
+        return verdict
+
+
+class GeneralSelection(MatchedRules):
+    """Rules that depend on more than the limit: exempt clients, penalties, grace, queues, costs, several stores."""
+
+    __slots__ = ("rules",)
+
+    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> None:
+        super().__init__(rules, counters)
+        self.rules = rules
+
+    def check(self, request: Request) -> HttpVerdict:
+        return run(self.rules.decide(self, request), self.rules.fleet)
+
+    def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
+        if self.rules.answers_at_once:
+            return run(self.rules.decide(self, request), self.rules.fleet)
+        return adrive(self.rules.decide(self, request), self.rules.fleet, self.rules.fleet.clock, NO_QUEUE)
+
+
+Selection = SingleSelection | PreparedSelection | GeneralSelection
+
+
+def run(flow: Flow[Any], store: Store) -> Any:
+    return drive(flow, store, store.clock, NO_QUEUE)
+
+
+def shadow_notes(shadows: tuple[ShadowCheck, ...], decisions: Iterable[Any]) -> VerdictNotes:
+    """What rules in shadow would have said to an admitted request."""
+    unenforced = tuple([(shadow.entry, decision) for shadow, decision in zip(shadows, decisions, strict=True)])
+    refusing = tuple([entry.counter.name for entry, decision in unenforced if not decision.allowed])
+    return VerdictNotes(shadow=refusing, unenforced=unenforced)
+
+
+def is_denied(decision: Decision) -> bool:
+    """Whether it was refused because the store is away and the rule says deny."""
+    return not decision.allowed and decision.reason.startswith("deny")
+
+
+def selection_of(rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> Selection:
+    """The quickest kind of selection that decides by these rules."""
+    enforced_on = {id(counter.store) for counter in counters if not counter.is_shadow}
+    if not all(hasattr(counter.store, "prepare") for counter in counters):
+        return GeneralSelection(rules, counters)
+    if len(enforced_on) > 1 or not all(counter.is_unconditional for counter in counters):
+        return GeneralSelection(rules, counters)
+    if len(counters) == 1 and not counters[0].is_shadow and not counters[0].by_tier:
+        (counter,) = counters
+        if counter.default is not None and not counter.default.is_unlimited:
+            by_address = counter.rule.by == ("ip",) and not counter.store.blocking
+            kind = AddressSelection if by_address else SingleSelection
+            return kind(rules, counters, counter.default)
+    return PreparedSelection(rules, counters)

@@ -20,6 +20,7 @@ from ratekeeper.http.verdict import NO_NOTES
 from ratekeeper.keys import encode
 from ratekeeper.limit import LimitSet, parse_limits
 from ratekeeper.rules.rule import ANY_TIER
+from ratekeeper.rules.selection import NO_QUEUE
 from ratekeeper.service.counters import Counters
 from ratekeeper.service.named_limits import NamedLimit
 from ratekeeper.service.overrides import Overrides
@@ -82,7 +83,7 @@ class Decider:
         if policy.store.blocking:
             found = self.check_elsewhere(request, selection)
             return begun(found) if self.away() else found  # away: it will answer without waiting
-        verdict = program.quick(selection, request) if selection.is_simple else policy.check(request)
+        verdict = policy.check(request)
         self.note(selection, verdict, perf_counter_ns() - began)
         return verdict
 
@@ -200,7 +201,7 @@ class Decider:
 
     async def ask_elsewhere(self, operation: str, plan: Plan, *more: Any) -> Any:
         policy = self.policy
-        found = await adrive(settle.ask(operation, plan, *more), policy.async_store, policy.clock, policy.lines)
+        found = await adrive(settle.ask(operation, plan, *more), policy.async_store, policy.clock, NO_QUEUE)
         return self.judged(found or ())
 
     def judged(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:

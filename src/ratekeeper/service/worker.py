@@ -151,7 +151,7 @@ class Worker:
             with suppress(asyncio.CancelledError):
                 await self.clock
         self.colleagues.write()
-        store: Any = self.keeper.policy.opened
+        store: Any = self.keeper.policy.opened_async_store
         if store is not None:
             await store.close()
         self.keeper.policy.close()
