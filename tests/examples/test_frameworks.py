@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers import free_port
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HTTP = ["aiohttp", "django", "drf", "fastapi", "flask", "litestar", "quart", "starlette"]
 WITH_ROUTE_LIMITS = {"aiohttp", "django", "drf", "fastapi", "flask"}
 WITH_EXEMPTIONS = {"aiohttp", "django", "flask"}

@@ -42,7 +42,7 @@ def test_options_in_the_url_and_beside_it():
 
 
 def test_every_option_is_told():
-    page = Path(__file__).parents[2].joinpath("docs", "howto", "redis.md").read_text("utf-8")
+    page = Path(__file__).parents[3].joinpath("docs", "howto", "redis.md").read_text("utf-8")
     assert [
         name for name in OPTIONS if f"`{name}=" not in page and f"?{name}=" not in page and f"`{name}`" not in page
     ] == []

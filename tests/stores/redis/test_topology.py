@@ -13,7 +13,7 @@ from ratekeeper.stores.redis.layout import RecordLayout
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.stores.redis.topology import SlotMap, slot_of
 from ratekeeper.testing import StoreContract
-from tests.stores.test_redis import ENDLESS
+from tests.stores.redis.test_store import ENDLESS
 
 prefixes = itertools.count()
 

@@ -16,7 +16,7 @@ from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "redis.md"
 OPERATIONS = ("check", "peek", "take", "refund", "states", "reset")
 LIMITS = [*walk_limits(), Limit.parse("300/minute sliding_log"), Limit.parse("3 concurrent")]
 users = itertools.count()

@@ -23,10 +23,10 @@ from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
 from tests.servers import WITH_US, Server, free_port
-from tests.stores.test_redis import ENDLESS
+from tests.stores.redis.test_store import ENDLESS
 
 prefixes = itertools.count()
-HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
+HOWTO = Path(__file__).parents[3] / "docs" / "howto" / "redis.md"
 ALL = ["gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]
 LEAST = "+evalsha +eval +script|load +time +get +mget +set +del +getrange +setrange +pexpire"
 
@@ -504,7 +504,7 @@ def test_a_replica_is_known_when_it_is_connected_to():
 @pytest.mark.skipif(not WITH_US, reason="there is no setpriv here")
 def test_a_run_that_is_killed_leaves_no_server_behind():
     code = "from tests.servers import Server; one = Server(); print(one.process.pid, one.folder, flush=True); input()"
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     run = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root)
     number, folder = run.stdout.readline().decode().split()
     ended = os.pidfd_open(int(number))

@@ -12,7 +12,7 @@ from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.prefetch import LASTS
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
-from tests.stores.test_denials import Counted
+from tests.stores.redis.test_refusal_cache import Counted
 
 prefixes = itertools.count()
 
