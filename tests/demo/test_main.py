@@ -10,7 +10,6 @@ import pytest
 
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.demo import __main__ as demo
-from ratekeeper.demo.http import scene
 from ratekeeper.testing import FakeClock
 
 COLOUR = re.compile(r"\x1b\[\d+m")
@@ -119,11 +118,3 @@ def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(demo, "MONOTONIC", Impatient())
     assert demo.main([]) == 130
-
-
-def test_the_second_scene_shows_a_refusal_its_headers_and_a_reload() -> None:
-    lines = list(scene())
-    statuses = [line.split()[2] for line in lines if line.startswith("  GET")]
-    assert statuses == ["200", "200", "200", "429", "200", "429", "200", "200", "429"]
-    assert 'GET /  429  x-ratelimit-remaining: 0  ratelimit: "api";r=0;t=20  retry-after: 20' in lines[4]
-    assert "reloaded while running" in lines[8]

@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Closed, Limiter
+from ratekeeper import AsyncLimiter, Closed, Limit, Limiter
 from ratekeeper.check import Check
-from ratekeeper.flow.acquire import acquire_plan
+from ratekeeper.flow.acquire import acquire, acquire_plan
 from ratekeeper.flow.drive import adrive
-from ratekeeper.flow.queue import WaitQueue
-from ratekeeper.limit import Limit
+from ratekeeper.flow.queue import WaitQueue, foresee
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock
+from tests.flow.replies import YES, read, result, wanted
 
 
 def test_a_higher_priority_goes_first_but_not_before_whoever_is_first_in_line():
@@ -206,3 +206,48 @@ def test_tasks_of_a_loop_that_was_closed_do_not_stop_those_of_another():
     assert not limiter.lines.lines
     clock.auto = True
     assert asyncio.run(limiter.acquire("k"))
+
+
+def test_a_turn_that_has_come_wakes_at_once():
+    lines, woken = WaitQueue(), []
+    first, second = lines.join("key", (1,)), lines.join("key", (1,))
+    lines.when_first(first, lambda: woken.append("first"))
+    lines.when_first(second, lambda: woken.append("second"))
+    assert woken == ["first"]
+    lines.leave(first, served=True)
+    assert woken == ["first", "second"]
+    lines.leave(second, served=True)
+    assert not lines.lines
+
+
+def test_whoever_leaves_from_the_middle_wakes_nobody():
+    lines, woken = WaitQueue(), []
+    tickets = [lines.join("key", (1,)) for _ in range(3)]
+    for ticket in tickets:
+        foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket)
+    assert [ticket.foreseen[0] for ticket in tickets] == [0, 1_000_000, 2_000_000]
+    lines.when_first(tickets[2], lambda: woken.append(2))
+    lines.leave(tickets[1], served=False)
+    assert woken == []
+    assert [ticket.foreseen for ticket in lines.lines["key"]] == [None, None]
+    assert foresee((wanted(),), (0,), 0, lines.ahead(tickets[2]), tickets[2]) == 1_000_000
+
+
+def test_a_cost_ahead_that_can_never_pass_holds_up_nobody():
+    lines = WaitQueue()
+    lines.join("key", (99,))
+    ticket = lines.join("key", (1,))
+    assert foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket) == 0
+
+
+def test_a_forked_child_begins_with_empty_lines():
+    """In the child itself nobody measures what is run: see also the test with a real fork."""
+    lines, clock = WaitQueue(), FakeClock()
+    before = acquire(lines, wanted(), None, clock)
+    next(before)
+    lines.in_child()
+    after = acquire(lines, wanted(), None, clock)
+    assert read(next(after)) == ("Ask", "check")  # first in line
+    assert result(before, (YES,)) is YES  # a place that is gone is left in peace
+    assert result(after, (YES,)) is YES
+    assert not lines.lines

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput
 from ratekeeper.lab.log_lines import Block, LineReader, better_zone
-from ratekeeper.lab.timestamps import parse_stamp
 
 SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
 NOON = int(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()) * 1_000_000
@@ -160,15 +159,6 @@ def test_clocks_that_are_set_back_are_believed():
     events, reader = read(*lines)
     assert reader.zone == "written"
     assert [event[0] // 3_600_000_000 for event in events] == [events[0][0] // 3_600_000_000 + n for n in range(4)]
-
-
-@given(st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1)), st.integers(-14 * 60, 14 * 60))
-def test_stamps(stamp, minutes):
-    offset = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}{abs(minutes) % 60:02}"
-    text = stamp.strftime(f"%d/%b/%Y:%H:%M:%S {offset}")
-    expected = datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z")
-    local, distance = parse_stamp(text)
-    assert local - distance == int(expected.timestamp()) * 1_000_000
 
 
 def test_blocks_keep_facts_with_their_events():

@@ -2,86 +2,13 @@
 
 # ruff: noqa: E501 - a table reads better with its rows whole
 
-import json
 import tomllib
-from pathlib import Path
 
 import pytest
-import yaml
-from jsonschema import Draft202012Validator
 
-from ratekeeper import InvalidRules, Policy, Request
-from ratekeeper.http import headers
-from ratekeeper.rules import schema as schemas
+from ratekeeper import InvalidRules, Policy
 from ratekeeper.rules.parse import parse
-
-SOURCE = Path(schemas.__file__).parents[1]
-
-EVERYTHING = """
-store = "memory://"
-on_store_error = "local"
-trusted_proxies = ["10.0.0.0/8"]
-
-[identity]
-user = ["jwt:sub", "header:X-Api-Key"]
-ipv6_prefix = 64
-
-[tiers]
-from = "jwt:plan"
-default = "free"
-
-[[rules]]
-name = "per-ip"
-by = "ip"
-limit = "300/minute"
-
-[[rules]]
-name = "search"
-match = "GET /api/public/search"
-by = "user"
-algorithm = "sliding_window"
-limit = { free = "100/minute", paid = "1000/minute", enterprise = "unlimited" }
-warn_at = 0.8
-grace = 1
-
-[[rules]]
-name = "login"
-match = "POST /login"
-by = ["ip", "user"]
-limit = ["5/minute", "50/day"]
-on_store_error = "deny"
-penalty = { after = 5, within = "10 minutes", block = "1 hour" }
-
-[[rules]]
-name = "whole-site"
-by = "all"
-limit = "10000/second"
-scope = "fleet"
-mode = "shadow"
-
-[[rules]]
-name = "admin"
-match = "/api/admin/**"
-allow_from = ["10.0.0.0/8"]
-"""
-
-
-def test_one_file_in_three_languages(tmp_path):
-    found = tomllib.loads(EVERYTHING)
-    (tmp_path / "rules.toml").write_text(EVERYTHING)
-    (tmp_path / "rules.json").write_text(json.dumps(found))
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(found))
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump(found))
-    policies = [Policy.load(tmp_path / f"rules.{suffix}") for suffix in ("toml", "json", "yaml", "yml")]
-    request = Request("POST", "/login", peer="203.0.113.9")
-    assert len({str(policy.explain(request)) for policy in policies}) == 1
-    assert [rule.name for rule in policies[0].rules] == ["per-ip", "search", "login", "whole-site", "admin"]
-    assert policies[0].rules[2].on_store_error == "deny"
-    assert policies[0].rules[0].on_store_error == "local"
-
-
-def rule(**own):
-    return {"rules": [{"name": "r", "limit": "1/minute", **own}]}
+from tests.rules.samples import EVERYTHING, rule
 
 
 def without(name, found):
@@ -179,53 +106,6 @@ def test_messages(found, message):
     assert message.startswith(raised.value.place + ":")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("r.toml", "a = ", "r.toml: expected TOML, but Invalid value (at end of document)."),
-        (
-            "r.json",
-            "{",
-            "r.json: expected JSON, but Expecting property name enclosed in double quotes: line 1 column 2 (char 1).",
-        ),
-        ("r.yaml", "a: [", "r.yaml: expected YAML, but while parsing a flow node"),
-        ("r.json", "[]", "r.json: expected a table of settings and rules, got list."),
-        ("r.json", '{"rules": [], "rules": []}', "r.json: expected JSON, but 'rules' is given twice in one table."),
-        (
-            "r.yaml",
-            "rules:\n- name: x\n  limit: 1/s\n  limit: 2/s",
-            "r.yaml: expected YAML, but 'limit' is given twice",
-        ),
-        ("r.toml", "store = 'a'\nstore = 'b'", "r.toml: expected TOML, but Cannot overwrite a value"),
-        ("r.ini", "", "r.ini: expected a name that ends in .toml, .yaml, .yml or .json."),
-        (
-            "r.yaml",
-            "rules: [{name: x, limit: !!python/object:os.system {}}]",
-            "r.yaml: expected YAML, but could not determine",
-        ),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(InvalidRules) as raised:
-        Policy.load(tmp_path / name)
-    assert str(raised.value).startswith(message)
-
-
-def test_files_as_editors_write_them(tmp_path):
-    path = tmp_path / "rules.toml"
-    path.write_text('[[rules]]\nname = "r"\nlimit = "1/minute"\n', "utf-8-sig")  # with a mark of byte order
-    assert len(Policy.load(path).rules) == 1
-    path = tmp_path / "rules.yaml"
-    path.write_text("rules:\n- &one {name: r, limit: 1/minute}\n- {<<: *one, name: s}\n")
-    assert [rule.name for rule in Policy.load(path).rules] == ["r", "s"]
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InvalidRules, match=r"^rules.toml: expected a rules file that can be read, but No such file"):
-        Policy.load(tmp_path / "rules.toml")
-
-
 def test_what_is_probably_not_meant_is_told():
     assert parse(rule(by="header:X-Tenant")).warnings == (
         "rule 'r' counts by 'header:X-Tenant', which a client may change at will. Add a rule by ip for everything beside it.",
@@ -240,45 +120,3 @@ def test_what_is_probably_not_meant_is_told():
     assert parse(keyed).warnings == ()
     assert "is never believed" in parse(tomllib.loads(EVERYTHING)).warnings[0]
     assert "believed from nobody" in parse({**rule(), "client_header": "Forwarded"}).warnings[0]
-
-
-def test_the_shipped_schema_is_the_one_that_checks():
-    assert json.loads((SOURCE / "rules.schema.json").read_text("utf-8")) == schemas.published()
-
-
-RULES_FILES = ["examples/rules.toml", "examples/lab/rules.toml", "deploy/compose/rules.toml"]
-
-
-@pytest.mark.parametrize("name", [*RULES_FILES, "src/ratekeeper/service/sample.toml", None])
-def test_an_independent_validator_takes_every_file_that_we_take(name):
-    schema = json.loads((SOURCE / "rules.schema.json").read_text("utf-8"))
-    Draft202012Validator.check_schema(schema)
-    text = EVERYTHING if name is None else (SOURCE.parent.parent / name).read_text("utf-8")
-    rules = tomllib.loads(text)
-    parse(rules)
-    assert list(Draft202012Validator(schema).iter_errors(rules)) == []
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"rulez": []}, {"rules": [{"name": "a", "limt": "1/s"}]}, {"rules": [{"name": "a", "mode": "maybe"}]},
-     {"rules": [{"name": "a", "limit": 5}]}, {"rules": {"name": "a"}}],
-)  # fmt: skip
-def test_an_independent_validator_refuses_what_we_refuse(wrong):
-    schema = json.loads((SOURCE / "rules.schema.json").read_text("utf-8"))
-    assert list(Draft202012Validator(schema).iter_errors(wrong))
-    with pytest.raises(InvalidRules):
-        parse(wrong)
-
-
-def test_every_key_is_described_and_every_dialect_is_real():
-    def walk(schema, name):
-        if name:
-            assert schema.get("description"), name
-            assert schema.get("title"), name
-        for key, own in schema.get("properties", {}).items():
-            walk(own, key)
-
-    walk(schemas.RULES, "")
-    walk(schemas.RULE, "")
-    assert set(schemas.DIALECTS) == set(headers.DIALECTS)

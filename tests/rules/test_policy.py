@@ -9,24 +9,7 @@ from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput, InvalidRules, MemoryStore, Policy, Request, Verdict
 from ratekeeper.testing import FakeClock
-
-HERE, THERE = "203.0.113.9", "198.51.100.7"
-
-
-def make(*rules, clock=None, **more):
-    clock = clock or FakeClock(1_000_000.0)
-    sinks = more.pop("sinks", ())
-    store = more.pop("given_store", None)
-    found = {**more, "rules": [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]}
-    return Policy.parse(found, clock=clock, sinks=sinks, store=store), clock
-
-
-def ask(policy, path="/", peer=HERE, method="GET", **more):
-    return policy.check(Request(method, path, peer, **more))
-
-
-def count(policy, times, **more):
-    return sum(ask(policy, **more).allowed for _ in range(times))
+from tests.rules.deciding import HERE, THERE, ask, count, make
 
 
 def test_the_answer_is_a_verdict():
@@ -283,61 +266,6 @@ def test_threads_get_exactly_what_there_is():
     assert policy.explain(Request(peer=HERE)).steps[0].text.startswith("1000/day, by ip, cost 1: 300 of 1000 left")
 
 
-# Reload and live changes
-
-
-def test_reload_is_whole_and_a_bad_file_changes_nothing(tmp_path):
-    path = tmp_path / "rules.toml"
-    path.write_text('[[rules]]\nname = "r"\nlimit = "2/minute"\n')
-    policy = Policy.load(path, clock=FakeClock(100.0))
-    assert count(policy, 2) == 2
-    for bad in ("", "rules = 1", '[[rules]]\nname = "r"\nlimit = "2/mintue"\n', "]["):
-        path.write_text(bad)
-        with pytest.raises(InvalidRules):
-            policy.reload()
-        assert not ask(policy).allowed
-        assert ask(policy).retry_after == 30.0
-    path.write_text('[[rules]]\nname = "r"\nlimit = "2/minute burst 4"\n')
-    policy.reload()
-    assert count(policy, 5) == 2
-
-
-def test_the_watcher_reloads_what_changed_and_keeps_what_works(tmp_path, caplog):
-    from ratekeeper.rules.reload import Watcher
-
-    path = tmp_path / "rules.json"
-    path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}]}')
-    policy = Policy.load(path)
-    errors = []
-    watcher = Watcher(policy, 3600.0, errors.append)
-    try:
-        assert watcher.look()
-        path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}, {"name": "s", "limit": "1/hour"}]}')
-        assert watcher.look()
-        assert [rule.name for rule in policy.rules] == ["r", "s"]
-        path.write_text("{")
-        assert watcher.look()
-        assert watcher.look()  # told once
-        assert [type(error) for error in errors] == [InvalidRules]
-        path.unlink()
-        assert watcher.look()
-        assert len(policy.rules) == 2
-        assert "the old ones stay" in caplog.text
-    finally:
-        watcher.stop()
-
-
-def test_a_policy_that_is_gone_is_no_longer_watched(tmp_path):
-    path = tmp_path / "rules.json"
-    path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}]}')
-    policy = Policy.load(path, watch=3600.0)
-    watcher = policy.watcher
-    assert watcher.look()
-    del policy
-    assert not watcher.look()
-    watcher.stop()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -369,14 +297,6 @@ def test_a_request_of_something_else_is_refused_and_shows_no_secret(facts):
         Request(**{"peer": "192.0.2.1", **facts})
 
 
-def test_watching_needs_a_file():
-    policy, _ = make({"limit": "1/minute"})
-    with pytest.raises(InvalidInput, match="expected a policy that was loaded from a file"):
-        policy.watch()
-    with pytest.raises(InvalidInput, match="expected a policy that was loaded from a file"):
-        policy.reload()
-
-
 def changed(policy, limit):
     from ratekeeper.rules import parse as config
 
@@ -389,7 +309,6 @@ LIMITS = [
     "5/minute sliding_window",
     "8/minute sliding_window slices 4", "3/second leaky_bucket", "unlimited",
 ]  # fmt: skip
-
 
 change = st.tuples(st.sampled_from(LIMITS), st.integers(0, 12), st.sampled_from([0, 0.1, 1, 20, 100]))
 
@@ -439,70 +358,6 @@ def test_a_store_that_changes_is_opened_and_the_given_one_stays():
     policy.replace(config.parse({"store": "memory://?max_keys=5", "rules": [{"name": "r", "limit": "1/minute"}]}))
     assert policy.store is own
     policy.close()
-
-
-# Explain
-
-
-def test_explain_says_every_step_and_takes_nothing():
-    policy, _ = make(
-        {"limit": "2/minute"},
-        {"match": "GET /a/{id}", "by": ["ip", "user"], "limit": {"free": ["5/minute", "9/hour"], "gold": "unlimited"}},
-        {"match": "POST /a/*", "limit": "1/minute"},
-        {"limit": "1/day", "mode": "off"},
-        {"limit": "1/day", "mode": "shadow"},
-        {"match": "/admin/**", "allow_from": ["10.0.0.0/8"]},
-        {"limit": "1/day", "exempt": ["203.0.113.0/24"]},
-        trusted_proxies=["10.0.0.0/8"],
-        identity={"user": "app:user"},
-        tiers={"from": "app:tier", "default": "free"},
-    )
-    for _ in range(3):
-        told = str(policy.explain(Request("GET", "/a/./7", HERE, headers={"Host": "Api.Example:443"})))
-    assert told.splitlines() == [
-        "GET /a/./7 is read as GET /a/./7 and /a/7 on api.example",
-        "from 203.0.113.9, counted as 203.0.113.9",
-        "user: not known, the address stands in",
-        "tier: free",
-        "  + r0  2/minute, by ip, cost 1: 2 of 2 left",
-        "  + r1  5/minute, 9/hour of tier free, by ip and user, cost 1: 5 of 5 left",
-        "  - r2  matches POST /a/*, not this",
-        "  - r3  is off",
-        "  + r4  1/day, by ip, cost 1: 1 of 1 left (in shadow: refuses nobody)",
-        "  - r5  matches /admin/**, not this",
-        "  - r6  leaves this caller alone (exempt)",
-    ]
-    count(policy, 3)
-    steps = {step.rule: step for step in policy.explain(Request("GET", "/admin/x", HERE, facts={"tier": "gold"})).steps}
-    assert steps["r0"].text == "2/minute, by ip, cost 1: would refuse, free in 30 s"
-    assert steps["r5"].text == "refuses with 403: allowed from 10.0.0.0/8 only"
-    unlimited = policy.explain(Request("GET", "/a/1", HERE, facts={"tier": "gold"}))
-    assert unlimited.steps[1].text == "is unlimited for tier gold"
-
-
-def test_explain_tells_blocks_costs_and_what_can_never_pass():
-    policy, _ = make(
-        {"limit": "1/second", "penalty": {"after": 1, "within": "1 minute", "block": "1 hour"}},
-        {"match": "/big", "limit": "2/minute", "cost": 5},
-        {"match": "/odd", "limit": "2/minute", "cost": "header:X-Cost"},
-        {"match": "/inside", "allow_from": ["203.0.113.0/24"]},
-        {"limit": "9/minute", "enforce_percent": 0, "by": lambda request: request.path},
-    )
-    count(policy, 2)
-    paths = ["/big", "/odd", "/inside"]
-    told = [
-        [step.text for step in policy.explain(Request("GET", path, HERE, {"X-Cost": "x"})).steps if step.applies]
-        for path in paths
-    ]
-    assert told[0][:2] == [
-        "1/second, by ip, cost 1: blocked for 3600 s more by its penalty",
-        "2/minute, by ip, cost 5: can never pass: at most 2 at once",
-    ]
-    assert told[1][1] == "refuses with 400: the request states a cost that is no whole number"
-    assert told[2][1] == "lets this address in, and limits nothing"
-    assert told[2][2] == "9/minute, by <lambda>, cost 1: 9 of 9 left (not enforced for this subject)"
-    preflight = Request("OPTIONS", "/", HERE, {"Origin": "https://a.example", "Access-Control-Request-Method": "PUT"})
-    assert "a CORS preflight: not counted" in policy.explain(preflight).lines
 
 
 def test_a_dictionary_is_expected():

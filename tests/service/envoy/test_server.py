@@ -11,11 +11,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratekeeper import Decision, Limit
-from ratekeeper.errors import InvalidRules
-from ratekeeper.service.envoy import answer as wire
-from ratekeeper.service.envoy import server as envoy
-from ratekeeper.service.envoy.config import Descriptors, Rate, load
 from tests.service.running import ANY, running
 
 CONFIG = Path(__file__).parent / "ratelimit.yaml"
@@ -152,69 +147,6 @@ def test_without_a_configuration_descriptors_meet_the_rules(tmp_path):
         assert answers[2].statuses[0].current_limit.name == "writes"
         headers = {header.key: header.value for header in answers[2].response_headers_to_add}
         assert headers["retry-after"] == "1800"
-
-
-MISTAKES = [
-    ({"descriptors": []}, "x.yaml: domain: expected text. It is what the Envoy filter sends as domain."),
-    (
-        {"domain": "d", "descriptors": [{"key": "a", "rate_limit": {"unit": "minut", "requests_per_unit": 1}}]},
-        "x.yaml: descriptors[0].rate_limit.unit: expected one of second, minute, hour, day, week, month, year, "
-        "got 'minut'. Did you mean 'minute'?",
-    ),
-    (
-        {"domain": "d", "descriptors": [{"key": "a", "rate_limit": {"unit": "day", "requests_per_unit": -1}}]},
-        "x.yaml: descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0 to 4,294,967,295, got -1.",
-    ),
-    (
-        {"domain": "d", "descriptors": [{"key": "a"}, {"key": "a"}]},
-        "x.yaml: descriptors[1]: expected a key of its own, got 'a'. It stands here twice.",
-    ),
-]
-
-
-@pytest.mark.parametrize(("found", "told"), MISTAKES)
-def test_a_mistake_in_the_file_is_told(found, told):
-    with pytest.raises(InvalidRules) as error:
-        Descriptors().add(found, "x.yaml")
-    assert str(error.value) == told
-
-
-@given(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), min_size=1, max_size=3))
-def test_different_descriptors_have_different_keys(entries):
-    """The service that we replace joins parts by '_': two descriptors could share a counter."""
-    from ratekeeper.keys import encode
-
-    tree = load(CONFIG)
-    one, other = tree.find("edge", [("tenant", "a_b")]), tree.find("edge", [("tenant", "a")])
-    assert one is not None
-    assert other is not None
-    assert encode(one[1]) != encode(other[1])
-    tree.find("edge", entries)
-
-
-def test_a_folder_of_files_is_taken_together(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.yaml").write_text(f"domain: {name}\ndescriptors: [{{key: a}}]\n")
-    assert set(load(tmp_path).domains) == {"one", "two"}
-
-
-@given(
-    st.booleans(), st.integers(1, 10**12), st.integers(0, 10**12),
-    st.one_of(st.none(), st.integers(0, 10**13)), st.integers(0, 10**13), st.sampled_from(["", "named", "x" * 200]),
-)  # fmt: skip
-def test_what_is_written_by_hand_is_what_protobuf_writes(allowed, limit, left, retry, reset, name):
-    decision = Decision(allowed, limit, left, None if retry is None else retry / 1e6, reset / 1e6)
-    rate = Rate("path", Limit(7, 60), unit="minute", count=7, name=name)
-    current = envoy.limit_message(rate)
-    shown = decision.reset_after if allowed else envoy.wait_of(decision)
-    status = envoy.Status(
-        code=OK if allowed else OVER,
-        current_limit=current,
-        limit_remaining=min(left, 2**32 - 1),
-        duration_until_reset=envoy.duration(shown),
-    )
-    written = wire.answered(wire.counted(b"\x12", current.SerializeToString()), decision, shown, decision.retry_after)
-    assert written == envoy.answered([status], [decision]).SerializeToString()
 
 
 def test_a_question_that_is_known_is_answered_as_before(tmp_path):
