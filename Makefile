@@ -79,7 +79,7 @@ coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
 	@$(PY) -m coverage erase
 	@$(PY) -m coverage run -m pytest -n $(JOBS) -m "not real" $(ARGS)
-	@RATEKEEPER_PURE=1 $(PY) -m coverage run -m pytest -q -n $(JOBS) tests/test_model.py tests/test_limiter.py tests/flow
+	@RATEKEEPER_PURE=1 $(PY) -m coverage run -m pytest -q -n $(JOBS) tests/test_check.py tests/test_decision.py tests/test_limit.py tests/test_limiter.py tests/test_reservation.py tests/algorithms/test_unlimited.py tests/flow
 	@$(PY) -m coverage combine --quiet
 	@$(PY) -m coverage report
 	@$(PY) -m coverage report --include='$(FLOORS)' --fail-under=100

@@ -2,14 +2,12 @@
 
 import asyncio
 import copy
-import functools
 import pickle
 import threading
 
 import pytest
 
 from ratekeeper import (
-    AlreadySettled,
     AsyncLimiter,
     Closed,
     Decision,
@@ -18,7 +16,6 @@ from ratekeeper import (
     InvalidStore,
     Limit,
     Limiter,
-    LimitExceeded,
     MemoryStore,
 )
 from ratekeeper.algorithms import ALGORITHMS
@@ -253,181 +250,6 @@ def test_a_competitor_makes_a_waiter_wait_again_but_not_past_its_deadline():
     assert not decision.allowed
     assert decision.retry_after == 1.0
     assert clock.now == 3.0
-
-
-def test_a_reservation_settles_for_what_was_used():
-    for algorithm in ALGORITHMS:
-        limiter = Limiter("100/minute", algorithm=algorithm, clock=FakeClock(start=600.0))
-        with limiter.reserve("k", cost=40) as reservation:
-            assert limiter.peek("k").remaining == 60
-            assert reservation.settle(10).remaining == 90
-        with limiter.reserve("k", cost=10) as reservation:
-            assert reservation.settle(30).remaining == 60
-        with limiter.reserve("k", cost=10) as reservation:
-            reservation.settle(10)
-        with limiter.reserve("k", cost=10):
-            pass  # kept as reserved
-        assert limiter.peek("k").remaining == 40
-        with limiter.reserve("k", cost=5) as reservation:
-            assert reservation.settle(1000).remaining == 0  # charged as far as it is there
-
-
-def test_an_exception_gives_everything_back():
-    limiter = Limiter("100/minute", clock=FakeClock())
-
-    def fail():
-        with limiter.reserve("k", cost=40):
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert limiter.peek("k").remaining == 100
-
-
-def test_a_reservation_settles_once():
-    limiter = Limiter("100/minute", clock=FakeClock())
-    reservation = limiter.reserve("k", cost=40)
-    assert reservation
-    for wrong in (-1, 1.5, True, None):
-        with pytest.raises(InvalidCost):
-            reservation.settle(wrong)
-    reservation.settle(0)
-    with pytest.raises(AlreadySettled) as caught:
-        reservation.settle(0)
-    assert str(caught.value) == "reservation: expected to be settled once, but it was settled already."
-    assert limiter.peek("k").remaining == 100
-
-
-def test_a_refused_reservation_takes_nothing_and_raises_when_entered():
-    limiter = Limiter("10/minute", clock=FakeClock())
-    refused = limiter.reserve("k", cost=11)
-    assert not refused
-    assert refused.decision.retry_after is None
-    with pytest.raises(AlreadySettled, match="was refused"):
-        refused.settle(0)
-    with pytest.raises(LimitExceeded) as caught, refused:
-        raise AssertionError
-    assert caught.value.decision == refused.decision
-    assert limiter.peek("k").remaining == 10
-
-
-def test_a_reservation_of_a_window_that_passed_gives_nothing_to_the_next():
-    clock = FakeClock()
-    limiter = Limiter("10/minute", algorithm="fixed_window", clock=clock)
-    reservation = limiter.reserve("k", cost=8)
-    clock.advance(60)
-    limiter.check("k", cost=5)
-    reservation.settle(0)
-    assert limiter.peek("k").remaining == 5
-
-
-def test_async_reservations():
-    async def main():
-        limiter = AsyncLimiter("100/minute", clock=FakeClock())
-        async with limiter.reserve("k", cost=40) as reservation:
-            assert (await reservation.settle(10)).remaining == 90
-        reservation = await limiter.reserve("k", cost=90)
-        assert reservation
-        assert not await limiter.reserve("k", cost=1)
-        with pytest.raises(LimitExceeded):
-            async with limiter.reserve("k"):
-                raise AssertionError
-        await reservation.settle(0)
-        with pytest.raises(KeyError):
-            async with limiter.reserve("k", cost=90):
-                raise KeyError
-        assert (await limiter.peek("k")).remaining == 90
-        assert (await limiter.refund("k", cost=3)).remaining == 93
-        await limiter.reset("k")
-        assert (await limiter.peek("k")).remaining == 100
-
-    asyncio.run(main())
-
-
-def test_decorators():
-    limiter = Limiter("2/minute", clock=FakeClock(), name="work")
-
-    @limiter.limit(key=lambda user, **_: user)
-    def work(user, n=1):
-        """Work."""
-        return user, n
-
-    assert (work.__name__, work.__doc__) == ("work", "Work.")
-    assert work("ann") == ("ann", 1)
-    assert work(user="ann", n=2) == ("ann", 2)
-    with pytest.raises(LimitExceeded) as caught:
-        work("ann")
-    assert str(caught.value) == "work: limit of 2 reached. Try again in 30 s."
-    assert caught.value.retry_after == 30.0
-    assert work("bob") == ("bob", 1)
-
-    @limiter.limit
-    def bare():
-        return "done"
-
-    assert bare() == bare() == "done"
-    with pytest.raises(LimitExceeded):
-        bare()
-
-    @limiter.limit(key="fixed", cost=lambda n: n)
-    def costly(n):
-        return n
-
-    assert costly(2) == 2
-    with pytest.raises(LimitExceeded) as caught:
-        costly(3)
-    assert str(caught.value) == ("work: this cost can never pass a capacity of 2. Raise the limit or split the call.")
-
-    @limiter.limit(key="patient", timeout=60)
-    def patient():
-        return limiter.clock.now
-
-    assert [patient() for _ in range(3)] == [0.0, 0.0, 30.0]
-
-
-def test_decorators_of_async_functions():
-    async def main():
-        for limiter in (Limiter("2/minute", clock=FakeClock()), AsyncLimiter("2/minute", clock=FakeClock())):
-
-            @limiter.limit(key=lambda user: user)
-            async def work(user):
-                await asyncio.sleep(0)
-                return user
-
-            assert [await work("ann"), await work("ann")] == ["ann", "ann"]
-            with pytest.raises(LimitExceeded):
-                await work("ann")
-
-    asyncio.run(main())
-
-
-def test_decorators_refuse_what_cannot_work_when_they_are_applied():
-    limiter = Limiter("2/minute")
-    with pytest.raises(InvalidInput, match="expected a function"):
-        limiter.limit("user")
-    with pytest.raises(InvalidInput):
-        limiter.limit(key="")(print)
-    with pytest.raises(InvalidCost):
-        limiter.limit(cost=0)(test_decorators)
-    with pytest.raises(InvalidInput, match="AsyncLimiter must be awaited"):
-        AsyncLimiter("2/minute").limit(key="x")(test_decorators)
-
-
-def test_what_cannot_be_decorated_is_told():
-    with pytest.raises(InvalidInput, match=r"limit: expected a key, as functools.partial.* has no name to count under"):
-        Limiter("2/minute").limit(functools.partial(int, "5"))
-    assert Limiter("2/minute").limit(key="k")(functools.partial(int, "5"))() == 5
-
-    def lines():
-        yield 1
-
-    async def alines():
-        yield 1
-
-    for generator in (lines, alines):  # the lease would be given back before the first line
-        with pytest.raises(InvalidInput, match=r"lines: expected a function whose call ends .* '2 concurrent' is held"):
-            Limiter("2 concurrent").limit(key="k")(generator)
-    assert list(Limiter("2/minute").limit(key="k")(lines)()) == [1]
 
 
 @pytest.mark.parametrize("priority", ["high", 1.5, None, True])

@@ -14,13 +14,11 @@ from threading import Event
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.any_pb2 import Any
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from ratekeeper import Policy, Request
 from ratekeeper.adapters.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor, peer_of
-from ratekeeper.adapters.grpc_status import status_of
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import CASES, Answer, rules, run
 
@@ -382,16 +380,3 @@ def test_a_caller_that_left_the_queue_gives_its_place_back(caplog):
 )
 def test_peers(text, peer):
     assert peer_of(text) == peer
-
-
-@pytest.mark.parametrize("micros", [None, 1, 999_999, 1_000_000, 8_571_429, 300 * 86_400 * 10**6])
-@pytest.mark.parametrize("message", ["", "é" * 200])
-def test_the_status_is_what_googles_own_code_writes(micros, message):
-    expected = Status(code=8, message=message)
-    if micros is not None:
-        info = RetryInfo()
-        info.retry_delay.FromMicroseconds(micros)
-        packed = Any()
-        packed.Pack(info)
-        expected.details.append(packed)
-    assert Status.FromString(status_of(8, message, micros)) == expected

@@ -1,38 +1,23 @@
 """replay: what rules do to a log is what the policy does to its requests."""
 
-import csv
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratekeeper import InvalidInput, Limit, Policy, Request, StoreUnavailable, lab
+from ratekeeper import InvalidInput, Policy, Request, StoreUnavailable, lab
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.identity.address import Addresses
-from ratekeeper.lab import counts as tally
-from ratekeeper.lab import suggest as search
 from ratekeeper.lab.clock import VirtualClock
 from ratekeeper.lab.decide_log import LogDecider, Peers
 from ratekeeper.lab.log_lines import Block
-from ratekeeper.lab.outcome import plain_cell
 from ratekeeper.lab.plots import save_replay
-from ratekeeper.lab.replay_text import clean
 from ratekeeper.lab.report import write_replay
 from ratekeeper.testing import FakeClock
+from tests.lab.samples import EPOCH, ONE, RULES, SAMPLE, rules
 
-SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
-RULES = Path(__file__).parents[2] / "examples" / "lab" / "rules.toml"
-EPOCH = 1_700_000_000_000_000
-
-
-def rules(*found):
-    return {"rules": [{"name": f"rule{number}", **rule} for number, rule in enumerate(found)]}
-
-
-ONE = rules({"by": "ip", "limit": "3 per 10 seconds"})
 MANY = rules(
     {"by": "ip", "limit": "4 per 10 seconds burst 2"},
     {"by": "all", "limit": "6 per 5 seconds sliding_window"},
@@ -135,131 +120,6 @@ def test_rules_about_places_in_flight_are_told():
     found = lab.replay(SAMPLE, rules({"by": "ip", "limit": "1 concurrent"}))
     assert found.refused == 0
     assert "rule0 limits what is in flight, which a log does not tell: here it refuses nobody." in found.warnings
-
-
-def test_a_comparison_of_two_rules_files():
-    found = lab.replay(
-        SAMPLE, rules({"by": "ip", "limit": "5/minute"}), against=rules({"by": "all", "limit": "10/minute"})
-    )
-    stricter = lab.replay(SAMPLE, rules({"by": "ip", "limit": "5/minute"}))
-    before = lab.replay(SAMPLE, rules({"by": "all", "limit": "10/minute"}))
-    comparison = found.comparison
-    assert comparison.refused_by_both + comparison.newly_refused == stricter.refused
-    assert comparison.refused_by_both + comparison.newly_allowed == before.refused
-    refused = comparison.refused_by_both + comparison.newly_refused + comparison.newly_allowed
-    assert comparison.allowed_by_both == 400 - refused
-    assert min(comparison.newly_refused, comparison.newly_allowed) > 0
-    same = lab.replay(SAMPLE, RULES, against=RULES).comparison
-    assert (same.newly_refused, same.newly_allowed) == (0, 0)
-
-
-@given(
-    st.lists(st.integers(0, 120), min_size=1, max_size=25).map(sorted),
-    st.sampled_from(list(ALGORITHMS)),
-    st.sampled_from([10, 60]),
-)
-def test_a_suggested_count_is_the_least_that_passes(seconds, name, period):
-    times = [EPOCH + second * 1_000_000 for second in seconds]
-    limit = Limit(50, period, algorithm=name)
-    least = search.least_count(times, limit)
-    assert search.passes(times, search.scaled(limit, least))
-    for count in range(1, least):
-        assert not search.passes(times, search.scaled(limit, count))
-
-
-def test_a_burst_keeps_its_proportion():
-    limit = Limit.parse("60/minute burst 20")
-    assert [str(search.scaled(limit, count)) for count in (30, 3, 1)] == [
-        "30/minute burst 10", "3/minute burst 1", "1/minute"
-    ]  # fmt: skip
-    times = [EPOCH] * 7
-    assert search.least_count(times, limit) == 19
-    assert search.passes(times, search.scaled(limit, 19))
-
-
-def test_suggestions_hold_what_they_promise():
-    found = lab.replay(SAMPLE, RULES, suggest=0.1)
-    by_rule = {one.rule: one for one in found.suggestions}
-    own = by_rule["per-client"]
-    assert own.refused_then <= own.clients * 0.1
-    again = lab.replay(SAMPLE, rules({"by": "ip", "limit": own.suggested}))
-    assert again.clients_refused == own.refused_then
-    now = lab.replay(SAMPLE, rules({"by": "ip", "limit": own.now}))
-    assert now.clients_refused == own.refused_now
-    counts = [clients for _, clients in own.curve]
-    assert counts == sorted(counts, reverse=True)
-
-
-def test_memory_is_bounded_by_live_clients_and_shares_stay_true():
-    clock = VirtualClock()
-    decider = LogDecider(Policy.parse(ONE, clock=clock), clock)
-    counted = tally.ReplayCounts(["rule0"], most_clients=100)
-    for minute in range(50):
-        names = [f"10.0.{minute}.{number}" for number in range(40)] + ["6.6.6.6"] * 20
-        block = Block([EPOCH + minute * 60_000_000 + number for number in range(60)], names, ["GET / HTTP/1.1"] * 60)
-        counted.add(block, decider.decide(block), decider)
-    counted.finish(decider)
-    assert len(counted.clients) <= 140
-    assert len(counted.clients) + sum(counted.folded.values()) == 50 * 40 + 1
-    assert counted.clients["6.6.6.6"].refused == 50 * 17
-    assert (counted.requests, sum(counted.timeline.asked), counted.refused) == (3000, 3000, 50 * 17)
-    assert len(counted.timeline.asked) <= tally.MOST_BINS
-
-
-def test_the_busiest_stretch_is_found():
-    calm = [second * 1_000_000 for second in range(500)]
-    busy = [500_000_000 + number * 1000 for number in range(100)]
-    times = [*calm, *busy, *(501_000_000 + at for at in calm)]
-    busiest = tally.Busiest(100)
-    for start in range(0, len(times), 25):
-        part = times[start : start + 25]
-        busiest.add(Block(part, ["a"] * len(part), ["x"] * len(part)))
-    assert [at for block in busiest.best for at in block.times] == busy
-    assert sum(len(block) for block in busiest.blocks) <= 100
-
-
-def test_csv_json_and_frames(tmp_path):
-    found = lab.replay(SAMPLE, RULES)
-    found.write_csv(tmp_path / "clients.csv")
-    rows = list(csv.DictReader((tmp_path / "clients.csv").read_text().splitlines()))
-    assert len(rows) == found.clients
-    assert rows[0]["client"] == found.everyone[0].client
-    assert int(rows[0]["refused"]) == found.everyone[0].refused > 0
-    plain = json.loads(json.dumps(found.to_json()))
-    assert plain["refused"] == found.refused
-    assert "everyone" not in plain
-    for library in ("pandas", "polars"):
-        pytest.importorskip(library)
-        assert len(found.frame(library)) == found.clients
-
-
-def test_what_clients_write_does_no_harm():
-    assert plain_cell("=1+1") == "'=1+1"
-    assert plain_cell("@x") == "'@x"
-    assert plain_cell("1.2.3.4") == "1.2.3.4"
-    assert plain_cell(-5) == -5
-    assert clean("a\x1b[2Jb\nc") == "a·[2Jb·c"
-    assert clean("x" * 100) == "x" * 59 + "…"
-
-
-def test_nobody_is_named_if_so_wished():
-    named = lab.replay(SAMPLE, RULES, against=ONE)
-    hidden = lab.replay(SAMPLE, RULES, against=ONE, anonymous=True)
-    text = json.dumps(hidden.to_json()) + str(hidden) + json.dumps(hidden.rows()) + json.dumps(hidden.played)
-    assert not any(client.client in text for client in named.everyone)
-    assert hidden.everyone[0].client == "client 1"
-    assert hidden.everyone[0].refused == named.everyone[0].refused
-
-
-def test_text_says_what_matters_first():
-    text = str(lab.replay(SAMPLE, RULES, suggest=0.001, against=ONE))
-    lines = text.splitlines()
-    assert lines[0] == "400 requests by 45 clients, 1995-08-01T00:00:01Z to 1995-08-01T00:11:11Z"
-    assert lines[1] == "6 would be refused (1.5 %), of 3 clients (6.7 %)"
-    assert "time zones are ignored" in text
-    assert "least limit that refuses" in text
-    assert "at most 0.1 % of clients" in text
-    assert "beside the rules before" in text
 
 
 def test_names_of_hosts_count_apart():

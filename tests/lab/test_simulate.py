@@ -11,9 +11,7 @@ from ratekeeper import InvalidInput, Limiter, lab
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.lab import decide_batch as each
 from ratekeeper.lab import measure
-from ratekeeper.lab.clock import VirtualClock
 from ratekeeper.lab.simulate import lanes_of
-from ratekeeper.lab.text import lanes_as_text
 from ratekeeper.testing import FakeClock
 
 
@@ -109,27 +107,6 @@ def test_the_same_seed_gives_the_same_and_another_does_not():
     assert first.times != other.times
 
 
-@pytest.mark.parametrize("shape", lab.SHAPES)
-def test_shapes_are_in_order_and_within_their_span(shape):
-    traffic = lab.traffic(shape, "30/minute", seconds=300, clients=4)
-    assert list(traffic.times) == sorted(traffic.times)
-    assert traffic.times[0] >= 0
-    assert traffic.times[-1] < traffic.span == 300_000_000
-    assert set(traffic.who) == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize("shape", ["steady", "on_off", "poisson"])
-def test_a_load_is_in_multiples_of_the_limit(shape):
-    traffic = lab.traffic(shape, "100/minute", load=3, clients=5, seconds=1200)
-    assert len(traffic) == pytest.approx(3 * 100 * 20 * 5, rel=0.03)
-
-
-def test_a_retry_storm_asks_more_of_who_refuses_more():
-    traffic = lab.traffic("retry_storm", "20/second")
-    lenient, strict = lab.simulate("20/second", traffic, algorithms=["gcra", "sliding_log"]).lanes
-    assert strict.calls > lenient.calls > len(traffic)
-
-
 def test_rows_and_json_are_plain():
     simulation = lab.simulate("10/second", "burst")
     (row,) = simulation.rows()
@@ -138,40 +115,6 @@ def test_rows_and_json_are_plain():
     assert simulation.to_json()["traffic"] == {
         "name": "burst", "calls": len(simulation.traffic), "clients": 3, "seconds": 12.0, "seed": 1, "shared": False
     }  # fmt: skip
-
-
-def test_text_has_a_table_and_bars():
-    text = str(lab.simulate("10/second", "boundary", algorithms=["gcra", "fixed_window"]))
-    assert text.startswith("boundary: 80 calls by 1 client (each for itself) in 12 s, seed 1\n")
-    assert "10/second fixed_window        80        0  2.00 x" in text
-    assert text.count("█") >= 4
-    assert "\x1b" not in text
-
-
-def test_a_frame_needs_a_library():
-    simulation = lab.simulate("10/second", "burst")
-    try:
-        import pandas  # noqa: F401
-    except ImportError:
-        with pytest.raises(InvalidInput, match=r"^frame: expected pandas to be installed. Run: pip install pandas$"):
-            simulation.frame("pandas")
-    else:
-        assert list(simulation.frame("pandas")["admitted"]) == [simulation.lanes[0].admitted]
-    with pytest.raises(InvalidInput, match=r"^frame: expected pandas or polars, got 'excel'\.$"):
-        simulation.frame("excel")
-
-
-def test_pictures(tmp_path):
-    pytest.importorskip("matplotlib")
-    from ratekeeper.lab.plots import save_lanes
-
-    simulation = lab.simulate("10/second", "boundary", algorithms=["gcra", "fixed_window"])
-    save_lanes(simulation, tmp_path / "lanes.png")
-    save_lanes(simulation, tmp_path / "lanes.svg")
-    assert (tmp_path / "lanes.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "lanes.svg").read_text()
-    with pytest.raises(InvalidInput, match=r"^plot 'lanes.gif': expected a name that ends in .png, .svg, .pdf.$"):
-        save_lanes(simulation, "lanes.gif")
 
 
 def test_progress_is_told():
@@ -213,33 +156,9 @@ def test_a_burst_goes_where_there_is_none():
     assert [str(lane) for lane in lanes] == ["10/second burst 30", "10/second fixed_window"]
 
 
-def test_the_virtual_clock_is_a_clock():
-    from _thread import allocate_lock
-
-    clock = VirtualClock(5)
-    limiter = Limiter("1/second", clock=clock)
-    assert limiter.check("a")
-    assert limiter.acquire("a", timeout=2)  # takes no time
-    assert clock.nanos() == 1_000_005_000
-    gate = allocate_lock()
-    assert clock.wait(gate, 10)
-    assert not clock.wait(gate, 10)
-    assert clock.nanos() == 1_000_015_000
-
-
 def test_the_front_door_does_not_open_the_lab():
     script = "import sys, ratekeeper; print('ratekeeper.lab' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
-
-
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_the_table_is_no_wider_than_the_terminal(width):
-    simulation = lab.simulate("100/minute", "poisson", algorithms=ALGORITHMS)
-    lines = lanes_as_text(simulation, width).splitlines()
-    assert max(map(len, lines)) <= width
-    heads = [line for line in lines if line.startswith("limit")]
-    assert len(heads) == (1 if width == 140 else 2)
-    assert "fairness" in heads[-1]
 
 
 @pytest.mark.parametrize("shape", ["on_off", "herd", "retry_storm", "abuser"])

@@ -1,51 +1,22 @@
 """Pacing and retrying through httpx, with time in the test's hand; the server is a function."""
 
 import asyncio
-import random
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratekeeper import Limiter, LimitExceeded
+from ratekeeper import LimitExceeded
 from ratekeeper.errors import InvalidInput
 from ratekeeper.outbound import Retry, TooLate
-from ratekeeper.outbound.cooldown import Cooldowns
 from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport, PacingTimeout
-from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
+from tests.outbound.provider import STEADY, URL, Server, client
 from tests.servers import nobody
 
-URL = "https://api.example.com/v1/things"
-STEADY = Retry(first=0.0)  # no jitter: exact times
-
-
-class Server:
-    """Answers as a list of (status, headers) says, then 200; remembers when what came."""
-
-    def __init__(self, clock, *answers):
-        self.clock = clock
-        self.answers = list(answers)
-        self.came = []
-
-    def __call__(self, request):
-        self.came.append((round(self.clock.now, 6), request.url.path))
-        answer = self.answers.pop(0) if self.answers else (200, {})
-        if isinstance(answer, Exception):
-            raise answer
-        status, headers = answer
-        return httpx.Response(status, headers=headers, text="x")
-
-    @property
-    def times(self):
-        return [when for when, _ in self.came]
-
-
-def client(server, clock, **options):
-    options.setdefault("retry", STEADY)
-    return httpx.Client(transport=PacedTransport(httpx.MockTransport(server), clock=clock, **options))
+fields = st.sampled_from(["Retry-After", "RateLimit", "X-RateLimit-Reset", "X-RateLimit-Remaining", "Date"])
 
 
 def test_requests_leave_at_a_pace():
@@ -181,59 +152,6 @@ def test_retries_end():
     assert len(server.came) == 2
 
 
-def test_all_callers_stop_when_one_is_told_to_wait():
-    async def main():
-        clock = FakeClock()
-        server = Server(clock, (200, {}), (429, {"retry-after": "10"}))
-        transport = AsyncPacedTransport(
-            httpx.MockTransport(server), limit="10/second burst 3 leaky_bucket", clock=clock, retry=STEADY
-        )
-        async with httpx.AsyncClient(transport=transport) as session:
-            await asyncio.gather(*[session.get(URL) for _ in range(6)])
-        # The second was refused at 0.1; those behind it stopped, and came after the hold, at the pace.
-        assert server.times[:2] == [0.0, 0.1]
-        assert server.times[2] == 10.1
-        assert all(
-            later - sooner >= 0.099999 for sooner, later in zip(server.times[2:], server.times[3:], strict=False)
-        )
-        assert len(server.times) == 7
-
-    asyncio.run(main())
-
-
-def test_a_hold_is_shared_through_the_store_and_the_later_end_stays():
-    clock = FakeClock(start=50.0)
-    store = MemoryStore(clock=clock)
-    one, two = Server(clock, (429, {"retry-after": "10"})), Server(clock)
-    transports = [PacedTransport(httpx.MockTransport(server), store=store, retry=STEADY) for server in (one, two)]
-    with httpx.Client(transport=transports[0]) as first, httpx.Client(transport=transports[1]) as second:
-        assert first.get(URL, extensions={"ratekeeper": {"max_wait": 1}}).status_code == 429
-        with pytest.raises(PacingTimeout, match="turn in time, but it comes in 10"):
-            second.get(URL, extensions={"ratekeeper": {"max_wait": 1}})
-        second.get(URL)
-    assert two.times == [60.0]
-    holds = Cooldowns("h", clock, 0)
-    for micros, left in ((5_000_000, 5.0), (2_000_000, 5.0), (9_000_000, 9.0)):
-        for effect in holds.tell("k", micros):
-            store.take(*effect.arguments)
-        other = Cooldowns("h", clock, 0)
-        flow = other.find("k")
-        effect = next(flow)
-        with pytest.raises(StopIteration) as done:
-            flow.send(store.states(*effect.arguments))
-        assert done.value.value == left * 1e6
-    assert holds.known("k") == 9_000_000
-
-
-def test_a_hold_ends_after_an_hour_whatever_was_told():
-    clock = FakeClock()
-    server = Server(clock, (429, {"retry-after": "999999999"}))
-    with client(server, clock, max_wait=None, max_retries=0, retry=Retry(0, first=0.0)) as session:
-        assert session.get(URL).status_code == 429
-        session.get(URL)
-    assert server.times == [0.0, 3600.0]
-
-
 def test_a_cancelled_request_gives_its_place_back():
     async def main():
         clock = FakeClock(auto=False)
@@ -276,52 +194,6 @@ def test_priorities_go_first():
     asyncio.run(main())
 
 
-def test_a_client_slows_down_before_it_is_refused():
-    """A server with a fixed window of 20 per 10 seconds: an eager client uses all of it and is never refused."""
-    clock = FakeClock()
-    window = Limiter("20 per 10 seconds", algorithm="fixed_window", clock=clock)
-    refused, came = [], []
-
-    def server(request):
-        decision = window.check("k")
-        came.append(clock.now)
-        if not decision:
-            refused.append(clock.now)
-        return httpx.Response(
-            200 if decision else 429,
-            headers={
-                "x-ratelimit-limit": "20",
-                "x-ratelimit-remaining": str(decision.remaining),
-                "x-ratelimit-reset": f"{decision.reset_after:.6f}",
-            },
-        )
-
-    with client(server, clock) as session:
-        while clock.now < 100:
-            session.get(URL)
-    assert not refused
-    assert len(came) >= 190  # of 200 in ten windows
-
-
-def test_what_is_learned_settles_at_the_rate_of_a_bucket():
-    clock = FakeClock()
-    bucket = Limiter("50/second", algorithm="token_bucket", clock=clock)
-    answers = []
-
-    def server(request):
-        decision = bucket.check("k")
-        answers.append(decision.allowed)
-        left = decision.remaining
-        fields = {"ratelimit-policy": '"b";q=50;w=1', "ratelimit": f'"b";r={left};t=1'}
-        return httpx.Response(200 if decision else 429, headers=fields)
-
-    with client(server, clock) as session:
-        while clock.now < 20:
-            session.get(URL)
-    assert answers.count(False) == 0
-    assert len(answers) >= 0.97 * 50 * 20
-
-
 def test_without_its_store_a_client_paces_by_itself():
     clock = FakeClock()
     server = Server(clock, (200, {}), (200, {}), (429, {"retry-after": "5"}))
@@ -333,42 +205,6 @@ def test_without_its_store_a_client_paces_by_itself():
                 session.get(URL)
         store.close()
     assert server.times == [0.0, 0.5, 1.0, 6.0, 6.5]
-
-
-def test_a_thousand_refused_clients_come_back_spread_and_never_early():
-    async def main():
-        clock = FakeClock(start=1000.0)
-        comes: dict[str, list[float]] = {}
-
-        def server(request):
-            comes.setdefault(request.url.path, []).append(clock.now)
-            first = len(comes[request.url.path]) == 1
-            return httpx.Response(429 if first else 200, headers={"retry-after": "30"} if first else {})
-
-        async def one(number):
-            retry = Retry(first=8.0)
-            transport = AsyncPacedTransport(httpx.MockTransport(server), clock=clock, retry=retry, max_wait=60)
-            transport.office.traffic.chance = random.Random(number)
-            async with httpx.AsyncClient(transport=transport) as session:
-                assert (await session.get(f"https://h/{number}")).status_code == 200
-
-        await asyncio.gather(*[one(number) for number in range(200)])
-        back = sorted(times[1] for times in comes.values())
-        assert back[0] >= 1030.0
-        assert back[-1] <= 1038.0
-        eighths = [sum(1 for when in back if int(when - 1030.0) == part) for part in range(8)]
-        assert all(10 <= count <= 45 for count in eighths), eighths
-
-    asyncio.run(main())
-
-
-@given(st.integers(0, 100), st.none() | st.integers(0, 10**12), st.integers())
-@settings(max_examples=200)
-def test_a_pause_is_never_earlier_than_told_nor_later_than_its_window(tries, told, seed):
-    retry = Retry(first=0.5, cap=20)
-    pause = retry.pause(tries, told, random.Random(seed))
-    assert (told or 0) <= pause <= (told or 0) + retry.window(tries) * 1_000_000
-    assert retry.window(tries) == min(20.0, 0.5 * 2**tries)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +224,6 @@ def test_mistakes_are_told_at_once(make, message):
 
 
 anything = st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=12)
-fields = st.sampled_from(["Retry-After", "RateLimit", "X-RateLimit-Reset", "X-RateLimit-Remaining", "Date"])
 
 
 @given(st.lists(fields, max_size=5), st.lists(anything, min_size=5, max_size=5))

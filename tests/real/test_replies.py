@@ -20,7 +20,7 @@ from ratekeeper.stores.redis.topology import slot_of
 from tests.real.load import Load
 from tests.real.test_faults import busy, full
 from tests.servers import Cluster, Server
-from tests.stores.test_cluster import move_slot
+from tests.stores.redis.test_topology import move_slot
 
 pytestmark = pytest.mark.real
 SHORT = bool(os.environ.get("RATEKEEPER_REAL_SHORT"))

@@ -1,0 +1,60 @@
+"""The commands: what they print, and the codes they exit with."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ratekeeper import __version__
+from ratekeeper.commands.app import app
+from tests.commands.command import run
+
+
+def test_mistakes_are_json_for_programs(tmp_path):
+    (tmp_path / "bad.toml").write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
+    found = run("check", tmp_path / "bad.toml", "--json")
+    assert found.exit_code == 2
+    assert json.loads(found.output)["error"].startswith("bad.toml: rules[0].limit")
+
+
+def test_the_version_is_told():
+    assert run("--version").output == f"ratekeeper {__version__}\n"
+
+
+def test_shells_complete_commands_options_and_algorithms():
+    def completed(*words):
+        made = {"COMP_WORDS": " ".join(["ratekeeper", *words]), "COMP_CWORD": str(len(words))}
+        found = CliRunner().invoke(app, env={"_RATEKEEPER_COMPLETE": "complete_bash", **made}, prog_name="ratekeeper")
+        return found.output.split()
+
+    assert completed("se") == ["serve"]
+    assert completed("serve", "--w") == ["--workers"]
+    assert completed("try", "1/hour", "--algorithm", "sliding") == ["sliding_log", "sliding_window"]
+
+
+def test_every_command_has_an_example_in_its_help():
+    for name in ("serve", "check", "explain", "try", "keys", "peek", "reset"):
+        found = run(name, "--help")
+        assert found.exit_code == 0
+        assert f"ratekeeper {name}" in found.output, name
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "command"),
+    [
+        ("typer", "cli", ["info"]),
+        ("httptools", "service", ["serve", "rules.toml", "--http", "127.0.0.1:0"]),
+        ("hiredis", "redis", ["keys", "--store", "redis://localhost:1"]),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named(missing, extra, command, tmp_path):
+    (tmp_path / "rules.toml").write_text('[[rules]]\nname = "a"\nlimit = "1/s"\n')
+    code = f"import sys; sys.modules[{missing!r}] = None; from ratekeeper.__main__ import main; main()"
+    words = [sys.executable, "-c", code, *[str(tmp_path / word) if word == "rules.toml" else word for word in command]]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        f"ratekeeper: expected {missing} to be installed. Run: pip install 'ratekeeper[{extra}]'\n",
+    )

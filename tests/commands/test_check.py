@@ -1,0 +1,36 @@
+"""ratekeeper check: what it says about a rules file."""
+
+import json
+
+from tests.commands.command import run
+
+
+def test_check_gives_advice(rules):
+    found = run("check", rules, "--json")
+    assert found.exit_code == 0
+    assert json.loads(found.output)["advice"] == [
+        "rule 'login' guards /login with a fixed window, which lets twice its count pass at the turn of a window. "
+        "Use gcra or sliding_log.",
+        "rule 'again' guards /login with a fixed window, which lets twice its count pass at the turn of a window. "
+        "Use gcra or sliding_log.",
+        "rule 'again' never refuses anybody: 'login' counts the same and is stricter.",
+    ]
+    assert run("check", rules, "--strict").exit_code == 1
+
+
+def test_check_warns_of_keys_that_are_believed_unseen(tmp_path):
+    path = tmp_path / "rules.toml"
+    text = 'by = "ip"\nlimit = "100/minute"\n[[rules]]\nname = "api"\nby = "user"\nlimit = "9/minute"\n'
+    path.write_text('[identity]\nuser = ["header:X-Api-Key"]\n[[rules]]\nname = "ip"\n' + text)
+    assert json.loads(run("check", path, "--json").output)["advice"] == [
+        "rule 'api' counts by 'header:X-Api-Key' and believes every one: whoever makes up a new one for each request "
+        "is held by the rules by ip only. List those you gave out in [identity.api_keys]."
+    ]
+
+
+def test_check_refuses_what_cannot_be_used(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
+    found = run("check", path)
+    assert found.exit_code == 2
+    assert "bad.toml: rules[0].limit" in found.output

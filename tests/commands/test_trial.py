@@ -1,0 +1,19 @@
+"""ratekeeper try: calls against a limit."""
+
+import json
+
+from tests.commands.command import run
+
+
+def test_try_makes_calls(rules):
+    found = run("try", "2/hour", "--calls", "3").output
+    assert found.count("admitted") == 2
+    assert "again in" in found
+    typed = run("try", "5/hour", stdin="\n3\np\n2\nr\n2\nx\nq\n").output
+    assert typed.count("admitted") == 4
+    assert typed.count("refused") == 1
+
+
+def test_try_tells_programs_a_decision_a_line():
+    lines = run("try", "2/hour", "--calls", "3", "--json").output.splitlines()
+    assert [json.loads(line)["allowed"] for line in lines] == [True, True, False]

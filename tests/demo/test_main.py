@@ -1,0 +1,120 @@
+"""The demonstration shows what the algorithms are known for, on a terminal and into a pipe."""
+
+import io
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.demo import __main__ as demo
+from ratekeeper.testing import FakeClock
+
+COLOUR = re.compile(r"\x1b\[\d+m")
+
+
+class Screen(io.StringIO):
+    """A terminal of 24 lines of 80."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def lanes() -> dict[str, demo.DemoLane]:
+    return {lane.name: lane for lane in demo.run(FakeClock(start=12.345678), lambda lanes, tick: None)}
+
+
+def test_every_call_is_accounted_for(lanes: dict[str, demo.DemoLane]) -> None:
+    assert list(lanes) == list(ALGORITHMS)
+    for lane in lanes.values():
+        assert len(lane.passed) + len(lane.refused) == sum(demo.PATTERN)
+
+
+def test_the_fixed_window_alone_passes_twice_its_limit_at_the_boundary(lanes: dict[str, demo.DemoLane]) -> None:
+    most = {name: lane.most_within(200_000) for name, lane in lanes.items()}
+    assert most.pop("fixed_window") == 20
+    assert most == {"sliding_log": 10, "sliding_window": 10, "token_bucket": 11, "gcra": 11, "leaky_bucket": 2}
+
+
+def test_the_log_never_passes_more_than_its_limit_in_any_second(lanes: dict[str, demo.DemoLane]) -> None:
+    assert lanes["sliding_log"].most_within(1_000_000) == 10
+
+
+def test_the_leaky_bucket_delays_and_spaces_its_calls(lanes: dict[str, demo.DemoLane]) -> None:
+    assert [name for name, lane in lanes.items() if lane.longest_wait()] == ["leaky_bucket"]
+    assert lanes["leaky_bucket"].longest_wait() == 900_000
+    turns = [passed.turn_at for passed in lanes["leaky_bucket"].passed]
+    assert min(after - before for before, after in pairwise(turns)) == 100_000
+
+
+def test_gcra_and_token_bucket_agree(lanes: dict[str, demo.DemoLane]) -> None:
+    assert lanes["gcra"].passed == lanes["token_bucket"].passed
+    assert lanes["gcra"].refused == lanes["token_bucket"].refused
+
+
+def test_into_a_pipe_it_is_plain_text() -> None:
+    done = subprocess.run([sys.executable, "-m", "ratekeeper.demo", "--fast"], capture_output=True, timeout=100)
+    text = done.stdout.decode()
+    assert done.returncode == 0
+    assert "\x1b" not in text
+    assert re.search(r"^fixed_window +48 +29 +- +20 +20$", text, re.M)
+    assert re.search(r"^leaky_bucket +43 +34 +0\.9 s +2 +10$", text, re.M)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_where_blocks_cannot_be_written_it_writes_digits() -> None:
+    painter = demo.Painter(coloured=False, encoding="ascii")
+    assert painter.bars([0, 1, 3, 12], [""] * 4) == " 138"
+
+
+def test_on_a_terminal_it_redraws_in_place_and_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(demo, "MONOTONIC", FakeClock(start=5))
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert demo.main([]) == 0
+    shown = screen.getvalue()
+    assert shown.count("\x1b[20A") == len(demo.PATTERN) - 1
+    assert {"\x1b[31m", "\x1b[32m", "\x1b[33m"} <= set(COLOUR.findall(shown))
+    last = COLOUR.sub("", shown.rpartition("\x1b[20A")[2]).replace("\x1b[K", "")
+    piped = subprocess.run([sys.executable, "-m", "ratekeeper.demo", "--fast"], capture_output=True, timeout=100)
+    assert piped.stdout.decode().endswith(last)
+
+
+@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("COLUMNS", "60"), ("LINES", "12")])
+def test_a_terminal_that_cannot_be_redrawn_gets_the_end_only(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(demo, "MONOTONIC", FakeClock())
+    for known, usual in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(known, usual)
+    monkeypatch.setenv(name, value)
+    assert demo.main([]) == 0
+    assert not re.search(r"\x1b\[\d+A", screen.getvalue())
+
+
+def test_colours_can_be_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert demo.main(["--fast"]) == 0
+    assert not COLOUR.search(screen.getvalue())
+
+
+def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Impatient(FakeClock):
+        def sleep(self, micros: int) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "MONOTONIC", Impatient())
+    assert demo.main([]) == 130

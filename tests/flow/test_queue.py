@@ -1,0 +1,253 @@
+"""Waiting in line: priorities, plans of several checks, and lines that are left by closing, forking and dead loops."""
+
+import asyncio
+import gc
+import os
+import threading
+
+import pytest
+
+from ratekeeper import AsyncLimiter, Closed, Limit, Limiter
+from ratekeeper.check import Check
+from ratekeeper.flow.acquire import acquire, acquire_plan
+from ratekeeper.flow.drive import adrive
+from ratekeeper.flow.queue import WaitQueue, foresee
+from ratekeeper.stores.memory import MemoryStore
+from ratekeeper.testing import FakeClock
+from tests.flow.replies import YES, read, result, wanted
+
+
+def test_a_higher_priority_goes_first_but_not_before_whoever_is_first_in_line():
+    async def main():
+        clock = FakeClock()
+        limiter = AsyncLimiter("1/second", clock=clock)
+        await limiter.check("k")
+        served = []
+
+        async def wait(name, priority):
+            assert (await limiter.acquire("k", priority=priority)).allowed
+            served.append((name, clock.now))
+
+        async with asyncio.TaskGroup() as tasks:
+            for name, priority in [("a", 0), ("b", 0), ("c", 5), ("d", 1), ("e", 5), ("f", -1), ("g", 0)]:
+                tasks.create_task(wait(name, priority))
+        assert served == [(name, float(turn)) for turn, name in enumerate("acedbgf", start=1)]
+        assert not limiter.lines.lines
+
+    asyncio.run(main())
+
+
+def test_whoever_is_overtaken_past_its_deadline_is_refused_at_the_deadline():
+    async def main():
+        clock = FakeClock()
+        limiter = AsyncLimiter("1/second", clock=clock)
+        await limiter.check("k")
+        first = asyncio.create_task(limiter.acquire("k"))
+        second = asyncio.create_task(limiter.acquire("k", timeout=2.5))
+        await asyncio.sleep(0)
+        urgent = [asyncio.create_task(limiter.acquire("k", priority=1)) for _ in range(2)]
+        late = await second
+        assert (late.allowed, clock.now) == (False, 2.5)
+        assert all(await asyncio.gather(first, *urgent))
+        assert clock.now == 3.0
+
+    asyncio.run(main())
+
+
+def test_a_newcomer_is_told_the_truth_about_those_it_stands_behind():
+    async def main():
+        limiter = AsyncLimiter("1/second", clock=FakeClock())
+        await limiter.check("k")
+        tasks = [asyncio.create_task(limiter.acquire("k", priority=0)) for _ in range(4)]
+        await asyncio.sleep(0)
+        low = await limiter.acquire("k", timeout=4.5, priority=-1)
+        high = await limiter.acquire("k", timeout=1.5, priority=1)
+        assert (low.allowed, low.retry_after) == (False, 5.0)
+        assert (high.allowed, high.retry_after) == (False, 2.0)
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(main())
+
+
+def plan(requests, tokens, cost):
+    return (Check("requests", "k", Limit.parse(requests), 1), Check("tokens", "k", Limit.parse(tokens), cost))
+
+
+def test_a_plan_waits_until_all_of_it_fits_and_takes_nothing_before():
+    async def main():
+        clock = FakeClock()
+        store, lines = MemoryStore(clock=clock), WaitQueue()
+        served = []
+
+        async def wait(cost, patience=None):
+            wanted = plan("60/minute burst 2", "600/minute burst 100", cost)
+            flow = acquire_plan(lines, "k", wanted, patience, clock)
+            decisions = await adrive(flow, store, clock, lines)
+            served.append((cost, all(decisions), clock.now))
+            return decisions
+
+        # Requests come back at 1 a second, tokens at 10 a second.
+        await asyncio.gather(wait(100), wait(50), wait(1), wait(1))
+        assert served == [(100, True, 0.0), (50, True, 5.0), (1, True, 5.1), (1, True, 6.0)]
+        never = await wait(101)
+        assert [decision.retry_after for decision in never] == [None, None]
+        late = await wait(100, patience=1_000_000)
+        assert not any(late)
+        assert late[0].retry_after == 9.2
+
+    asyncio.run(main())
+
+
+def test_a_clock_that_stepped_back_is_foreseen_too():
+    clock = FakeClock(start=10**6)
+    store, lines = MemoryStore(clock=clock), WaitQueue()
+    wanted = plan("60/minute burst 2", "600/minute burst 100", 100)
+    assert all(store.check(wanted))
+    clock.advance(-1000)
+
+    async def main():
+        return await adrive(acquire_plan(lines, "k", wanted, None, clock), store, clock, lines)
+
+    assert all(asyncio.run(main()))
+    assert clock.now == 10**6 - 1000 + 10
+
+
+def queue_up(limiter, number, outcomes):
+    """That many threads waiting for ``k``: the first for time, the others for their turn."""
+
+    def wait():
+        try:
+            outcomes.append(limiter.acquire("k"))
+        except Closed as error:
+            outcomes.append(error)
+
+    threads = []
+    for place in range(1, number + 1):
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+        while not waiting(limiter, place):
+            pass
+    return threads
+
+
+def waiting(limiter, number):
+    line = limiter.lines.lines.get("k", ())
+    return len(line) == number and all(ticket.wake.__name__ != "nobody" for ticket in list(line)[1:])
+
+
+def test_whoever_waits_when_a_limiter_is_closed_is_told():
+    clock = FakeClock(auto=False)
+    limiter = Limiter("1/second", clock=clock, name="api")
+    assert limiter.check("k")
+    outcomes = []
+    sleeper, *others = queue_up(limiter, 3, outcomes)
+    limiter.close()
+    for thread in others:  # at once, though time stands still
+        thread.join(10)
+    clock.advance(1)
+    sleeper.join(10)
+    assert [str(outcome) for outcome in outcomes] == [
+        "limiter 'api': expected an open limiter, but it was closed. Make a new one."
+    ] * 3
+    assert not limiter.lines.lines
+
+
+def test_tasks_that_wait_when_a_limiter_is_closed_are_told():
+    async def main():
+        clock = FakeClock(auto=False)
+        limiter = AsyncLimiter("1/second", clock=clock)
+        await limiter.check("k")
+        tasks = [asyncio.ensure_future(limiter.acquire("k")) for _ in range(3)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await limiter.close()
+        clock.advance(1)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Closed] * 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # it has threads: that is the point
+def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent():
+    clock = FakeClock(auto=False)
+    limiter = Limiter("1/second", clock=clock)
+    limiter.check("k")
+    outcomes = []
+    threads = queue_up(limiter, 2, outcomes)
+    child = os.fork()
+    if not child:
+        clock.auto = True
+        os._exit(0 if limiter.acquire("k", timeout=1) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    while any(thread.is_alive() for thread in threads):
+        clock.advance(1)
+    assert all(outcomes)
+    assert len(outcomes) == 2
+
+
+def test_tasks_of_a_loop_that_was_closed_do_not_stop_those_of_another():
+    clock = FakeClock(auto=False)
+    limiter = AsyncLimiter("1/second", clock=clock)
+    asyncio.run(limiter.check("k"))
+    dead = asyncio.new_event_loop()
+    tasks = [dead.create_task(limiter.acquire("k")) for _ in range(3)]
+    for _ in range(5):
+        dead.run_until_complete(asyncio.sleep(0))
+    assert len(limiter.lines.lines["k"]) == 3
+    dead.close()
+    for task in tasks:
+        task._log_destroy_pending = False
+    clock.sleepers.clear()
+    del tasks, task
+    gc.collect()
+    assert not limiter.lines.lines
+    clock.auto = True
+    assert asyncio.run(limiter.acquire("k"))
+
+
+def test_a_turn_that_has_come_wakes_at_once():
+    lines, woken = WaitQueue(), []
+    first, second = lines.join("key", (1,)), lines.join("key", (1,))
+    lines.when_first(first, lambda: woken.append("first"))
+    lines.when_first(second, lambda: woken.append("second"))
+    assert woken == ["first"]
+    lines.leave(first, served=True)
+    assert woken == ["first", "second"]
+    lines.leave(second, served=True)
+    assert not lines.lines
+
+
+def test_whoever_leaves_from_the_middle_wakes_nobody():
+    lines, woken = WaitQueue(), []
+    tickets = [lines.join("key", (1,)) for _ in range(3)]
+    for ticket in tickets:
+        foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket)
+    assert [ticket.foreseen[0] for ticket in tickets] == [0, 1_000_000, 2_000_000]
+    lines.when_first(tickets[2], lambda: woken.append(2))
+    lines.leave(tickets[1], served=False)
+    assert woken == []
+    assert [ticket.foreseen for ticket in lines.lines["key"]] == [None, None]
+    assert foresee((wanted(),), (0,), 0, lines.ahead(tickets[2]), tickets[2]) == 1_000_000
+
+
+def test_a_cost_ahead_that_can_never_pass_holds_up_nobody():
+    lines = WaitQueue()
+    lines.join("key", (99,))
+    ticket = lines.join("key", (1,))
+    assert foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket) == 0
+
+
+def test_a_forked_child_begins_with_empty_lines():
+    """In the child itself nobody measures what is run: see also the test with a real fork."""
+    lines, clock = WaitQueue(), FakeClock()
+    before = acquire(lines, wanted(), None, clock)
+    next(before)
+    lines.in_child()
+    after = acquire(lines, wanted(), None, clock)
+    assert read(next(after)) == ("Ask", "check")  # first in line
+    assert result(before, (YES,)) is YES  # a place that is gone is left in peace
+    assert result(after, (YES,)) is YES
+    assert not lines.lines

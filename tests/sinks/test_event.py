@@ -1,0 +1,42 @@
+"""One event for each verdict; what sinks make of it, in bounded labels and without names."""
+
+from ratekeeper import Request
+from tests.sinks.samples import HERE, policy, visit
+
+
+def test_one_event_a_verdict():
+    events = []
+    own = policy(events.append)
+    visit(own, "/search/1", "/search/2", "/search/3", "/search/4", "/admin", "/x")
+    assert [event.result for event in events] == ["allowed", "allowed", "allowed", "refused", "forbidden", "refused"]
+    assert [event.endpoint for event in events] == ["/search/{id}"] * 4 + ["/admin", "/**"]
+    assert [event.graced for event in events] == [(), (), ("search",), (), (), ()]
+    assert [event.shadow for event in events] == [(), ("dark",), ("dark",), (), (), ()]
+    assert [event.rule for event in events][2:] == ["search", "per-ip", "admin", "per-ip"]
+    standing = events[0].standings[1]
+    assert (standing.rule, standing.algorithm, standing.remaining, standing.capacity) == ("search", "sliding_log", 1, 2)
+    assert standing.headroom == 0.5
+    assert len({event.client for event in events}) == 1
+    assert all(HERE not in repr(event) for event in events)
+
+
+def test_clients_are_told_apart_and_not_named():
+    events = []
+    own = policy(events.append, secret="pepper")
+    visit(own, "/")
+    visit(own, "/", peer="203.0.113.10")
+    again = []
+    visit(policy(again.append, secret="pepper"), "/")
+    other = []
+    visit(policy(other.append, secret="salt"), "/")
+    first, second = [event.client for event in events]
+    assert first != second
+    assert again[0].client == first  # the same on every host that has the secret
+    assert other[0].client != first
+
+
+def test_the_endpoint_is_a_template_and_the_method_is_known():
+    events = []
+    own = policy(events.append)
+    own.check(Request("BREW\n", "/secret/token", HERE, route="/secret/{key}"))
+    assert (events[0].endpoint, events[0].method) == ("/secret/{key}", "other")

@@ -1,0 +1,78 @@
+"""TLS to one server and to a cluster, with and without certificates of clients."""
+
+import asyncio
+import subprocess
+
+import pytest
+
+from ratekeeper import AsyncLimiter, Limiter
+from tests.servers import Server, free_port
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A key and a certificate that signs itself, for a server and for a client."""
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    return key, certificate
+
+
+def secured(certificate, clients="no", **options):
+    """A server with a port for TLS; its certificate is the authority for its clients' too."""
+    key, text = certificate
+    files = {"tls-cert-file": text, "tls-key-file": key, "tls-ca-cert-file": text, "tls-auth-clients": clients}
+    return Server(**{"tls-port": free_port(), **files, **options})
+
+
+def test_tls(certificate):
+    server = secured(certificate)
+    try:
+        url = f"rediss://127.0.0.1:{server.options['tls-port']}?deadline=10"
+        trusting = f"{url}&tls_ca={certificate[1]}"
+        limiter = Limiter("5/minute", store=trusting)
+        assert (limiter.check("k").reason, limiter.check("k").remaining) == ("", 3)
+        limiter.close()
+
+        async def main():
+            async with AsyncLimiter("5/minute", store=trusting) as limiter:
+                assert (await limiter.check("k")).remaining == 2
+                assert limiter.store.office().home.wire.file == -1  # what is encrypted only the loop may read
+
+        asyncio.run(main())
+        assert "certificate verify failed" in Limiter("5/minute", store=url).check("k").reason.lower()
+        limiter = Limiter("5/minute", store=f"{url}&tls_verify=off")
+        assert (limiter.check("k").reason, limiter.peek("k").remaining) == ("", 1)
+        limiter.close()
+    finally:
+        server.close()
+
+
+def test_tls_with_certificates_of_clients(certificate):
+    server = secured(certificate, clients="yes")
+    try:
+        key, text = certificate
+        url = f"rediss://127.0.0.1:{server.options['tls-port']}?deadline=10&tls_ca={text}"
+        limiter = Limiter("5/minute", store=f"{url}&tls_certificate={text}&tls_key={key}")
+        assert (limiter.check("k").reason, limiter.peek("k").remaining) == ("", 4)
+        limiter.close()
+        assert Limiter("5/minute", store=url, on_store_error="deny").check("k").reason.startswith("deny: ")
+    finally:
+        server.close()
+
+
+def test_tls_to_a_cluster(certificate):
+    server = secured(certificate, **{"cluster-enabled": "yes", "tls-cluster": "yes"})
+    try:
+        server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        while b"cluster_state:ok" not in server.client().execute_command("CLUSTER", "INFO"):
+            pass
+        url = f"redis+cluster://127.0.0.1:{server.options['tls-port']}?deadline=10&tls=on&tls_ca={certificate[1]}"
+        limiter = Limiter(["5/minute", "9/hour"], store=url)
+        assert (limiter.check("k").reason, limiter.check("k").remaining) == ("", 3)
+        assert limiter.store.slots.masters[0] == ("127.0.0.1", server.options["tls-port"])
+        limiter.close()
+    finally:
+        server.close()
