@@ -109,11 +109,11 @@ def test_wsgi_holds_a_place_until_the_response_is_closed():
     ("rule", "message"),
     [
         ({"limit": "2 concurrent", "mode": "shadow"},
-         "rules: rules[0].mode (rule 'rule-0'): expected every request to be held by '2 concurrent', got 'shadow'. "
-         "Enforce it, or take it out."),
+         "rules: rules[0].mode (rule 'rule-0'): expected every request to hold a lease of '2 concurrent', got 'shadow'. "
+         "Enforce the rule, or remove it."),
         ({"limit": "2 concurrent", "counts": "messages"},
          "rules: rules[0].counts (rule 'rule-0'): expected 'requests' with '2 concurrent', got 'messages'. "
-         "A message holds nothing."),
+         "A message holds no lease."),
     ],
 )  # fmt: skip
 def test_rules_that_could_not_give_back_are_refused(rule, message):

@@ -9,11 +9,11 @@ def test_check_gives_advice(rules):
     found = run("check", rules, "--json")
     assert found.exit_code == 0
     assert json.loads(found.output)["advice"] == [
-        "rule 'login' guards /login with a fixed window, which lets twice its count pass at the turn of a window. "
+        "rule 'login' guards /login with a fixed window, which can admit twice its count around the end of a window. "
         "Use gcra or sliding_log.",
-        "rule 'again' guards /login with a fixed window, which lets twice its count pass at the turn of a window. "
+        "rule 'again' guards /login with a fixed window, which can admit twice its count around the end of a window. "
         "Use gcra or sliding_log.",
-        "rule 'again' never refuses anybody: 'login' counts the same and is stricter.",
+        "rule 'again' never refuses a request: 'login' counts the same and is stricter.",
     ]
     assert run("check", rules, "--strict").exit_code == 1
 
@@ -23,8 +23,8 @@ def test_check_warns_of_keys_that_are_believed_unseen(tmp_path):
     text = 'by = "ip"\nlimit = "100/minute"\n[[rules]]\nname = "api"\nby = "user"\nlimit = "9/minute"\n'
     path.write_text('[identity]\nuser = ["header:X-Api-Key"]\n[[rules]]\nname = "ip"\n' + text)
     assert json.loads(run("check", path, "--json").output)["advice"] == [
-        "rule 'api' counts by 'header:X-Api-Key' and believes every one: whoever makes up a new one for each request "
-        "is held by the rules by ip only. List those you gave out in [identity.api_keys]."
+        "rule 'api' counts by 'header:X-Api-Key' and accepts any value: a client that sends a new one each time is "
+        "limited by the rules by ip only. List the keys you issued in [identity.api_keys]."
     ]
 
 

@@ -35,7 +35,7 @@ RULES = Path(__file__).parents[2] / "examples" / "lab" / "rules.toml"
         ),
         (["simulate", "10/second", "--html", "."], ".: expected a file that can be written, but Is a directory."),
         (["replay", "no.log", "-r", RULES], "no.log: expected a log file that can be read"),
-        (["replay", SAMPLE, "-r", "no.toml"], "no.toml: expected a rules file that can be read"),
+        (["replay", SAMPLE, "-r", "no.toml"], "cannot read no.toml: no such file or directory"),
         (["replay", SAMPLE, "-r", RULES, "--suggest", "many"], "--suggest: expected a share such as '0.1%' or 0.001"),
         (["replay", SAMPLE, "-r", RULES, "--field", "client"], "--field: expected 'client=remote_addr', got 'client'."),
         (["replay", SAMPLE, "-r", RULES, "--zone", "mars"], "zone: expected auto, written or ignored, got 'mars'."),

@@ -196,7 +196,10 @@ def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
             "rules: identity.jwt: expected one of secret_env, secret, key, key_file, jwks_file, jwks_url. It verifies",
         ),
         ({"secret": "a", "key": "b"}, "got ['secret', 'key']"),
-        ({"secret_env": "RATEKEEPER_NO_SUCH"}, "expected a variable that is set, got 'RATEKEEPER_NO_SUCH'"),
+        (
+            {"secret_env": "RATEKEEPER_NO_SUCH"},
+            "expected an environment variable that is set, got 'RATEKEEPER_NO_SUCH'",
+        ),
         ({"jwks_url": "http://example.com/keys"}, "expected an https URL"),
         ({"jwks_file": "no such file"}, "expected a file that can be read"),
         ({"secret": SECRET, "algorithms": ["none"]}, "expected an algorithm that fits secret"),

@@ -22,7 +22,7 @@ def test_explain_says_every_step_and_takes_nothing():
     assert told.splitlines() == [
         "GET /a/./7 is read as GET /a/./7 and /a/7 on api.example",
         "from 203.0.113.9, counted as 203.0.113.9",
-        "user: not known, the address stands in",
+        "user: not known, so the address is used",
         "tier: free",
         "  + r0  2/minute, by ip, cost 1: 2 of 2 left",
         "  + r1  5/minute, 9/hour of tier free, by ip and user, cost 1: 5 of 5 left",
@@ -30,7 +30,7 @@ def test_explain_says_every_step_and_takes_nothing():
         "  - r3  is off",
         "  + r4  1/day, by ip, cost 1: 1 of 1 left (in shadow: refuses nobody)",
         "  - r5  matches /admin/**, not this",
-        "  - r6  leaves this caller alone (exempt)",
+        "  - r6  exempts this caller",
     ]
     count(policy, 3)
     steps = {step.rule: step for step in policy.explain(Request("GET", "/admin/x", HERE, facts={"tier": "gold"})).steps}
@@ -58,8 +58,8 @@ def test_explain_tells_blocks_costs_and_what_can_never_pass():
         "1/second, by ip, cost 1: blocked for 3600 s more by its penalty",
         "2/minute, by ip, cost 5: can never pass: at most 2 at once",
     ]
-    assert told[1][1] == "refuses with 400: the request states a cost that is no whole number"
-    assert told[2][1] == "lets this address in, and limits nothing"
-    assert told[2][2] == "9/minute, by <lambda>, cost 1: 9 of 9 left (not enforced for this subject)"
+    assert told[1][1] == "refuses with 400: the request states a cost that is not a whole number"
+    assert told[2][1] == "allows this address, and limits nothing"
+    assert told[2][2] == "9/minute, by <lambda>, cost 1: 9 of 9 left (not enforced for this key)"
     preflight = Request("OPTIONS", "/", HERE, {"Origin": "https://a.example", "Access-Control-Request-Method": "PUT"})
     assert "a CORS preflight: not counted" in policy.explain(preflight).lines

@@ -16,10 +16,10 @@ def advice(*rules, **settings):
     ("rules", "expected"),
     [
         ([{"match": "POST /Login", "limit": "5/minute fixed_window"}],
-         "rule 'r0' guards /Login with a fixed window, which lets twice its count pass at the turn of a window. "
+         "rule 'r0' guards /Login with a fixed window, which can admit twice its count around the end of a window. "
          "Use gcra or sliding_log."),
         ([{"match": "/api/password", "limit": "5/minute", "on_store_error": "allow"}],
-         "rule 'r0' guards /api/password and admits everybody while the store is down. "
+         "rule 'r0' guards /api/password and fails open while the store is down. "
          "Use on_store_error = 'deny' or 'local'."),
         ([{"limit": "60/minute burst 1"}],
          "rule 'r0' has a burst of 1: two requests at once are refused although 60/minute burst 1 allows more. "
@@ -32,9 +32,9 @@ def advice(*rules, **settings):
         ([{"limit": "5/minute", "enforce_percent": 0}],
          "rule 'r0' is enforced for 0 % of its subjects. Write mode = 'shadow' if that is meant."),
         ([{"match": "/admin/**", "allow_from": []}, {"match": "GET /admin/users", "limit": "5/minute"}],
-         "rule 'r1' never decides anything: 'r0' refuses everybody before it."),
+         "rule 'r1' never decides anything: 'r0' refuses every request before it."),
         ([{"limit": "5/minute"}, {"limit": ["10/minute", "600/hour"]}],
-         "rule 'r1' never refuses anybody: 'r0' counts the same and is stricter."),
+         "rule 'r1' never refuses a request: 'r0' counts the same and is stricter."),
     ],
 )  # fmt: skip
 def test_each_sentence(rules, expected):
@@ -71,6 +71,6 @@ def test_keys_that_anybody_can_make_up():
     rules = [{"by": "user", "limit": "5/minute"}, {"limit": "60/minute"}]
     (found,) = advice(*rules, identity={"user": "header:X-Api-Key"})
     assert found == (
-        "rule 'r0' counts by 'header:X-Api-Key' and believes every one: whoever makes up a new one for each request is "
-        "held by the rules by ip only. List those you gave out in [identity.api_keys]."
+        "rule 'r0' counts by 'header:X-Api-Key' and accepts any value: a client that sends a new one each time is "
+        "limited by the rules by ip only. List the keys you issued in [identity.api_keys]."
     )

@@ -119,11 +119,11 @@ def test_a_thousand_rules_touch_as_few_nodes_as_ten(monkeypatch):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr("ratekeeper.rules.match.MOST_KNOWN", 10)
+    monkeypatch.setattr("ratekeeper.rules.match.MOST_CACHED", 10)
     index = Index([[Pattern("/a/*")]])
     for number in range(100):
         assert index.find(Request(path=f"/a/{number}")) == (0,)
-        assert len(index.known) <= 10
-    before = len(index.known)
+        assert len(index.cache) <= 10
+    before = len(index.cache)
     assert index.find(Request(path="/a/" + "x" * 10_000)) == (0,)
-    assert len(index.known) == before
+    assert len(index.cache) == before

@@ -48,7 +48,7 @@ MESSAGES = [
     (rule(match="login"), "rules: rules[0].match (rule 'r'): expected methods and a path such as 'GET,POST /api/**', got "
      "'login'. A path begins with '/'."),
     (rule(match="GET /a?b=c"), "rules: rules[0].match (rule 'r'): expected a path without a query, got 'GET /a?b=c'. "
-     "Queries do not tell routes apart."),
+     "The query is not part of a route."),
     (rule(match="/a/**/b/**"), "rules: rules[0].match (rule 'r'): expected '**' once in a path, got '/a/**/b/**'."),
     (rule(warn_at=80), "rules: rules[0].warn_at (rule 'r'): expected a share from 0 to 1, got 80."),
     (rule(grace=True), "rules: rules[0].grace (rule 'r'): expected a whole number from 0 to 1000, got True."),
@@ -60,11 +60,11 @@ MESSAGES = [
     (rule(allow_from=["10.0.0/8"]), "rules: rules[0].allow_from[0] (rule 'r'): expected an address or a network such as "
      "'10.0.0.0/8', got '10.0.0/8'."),
     ({**rule(), "trusted_proxies": ["*"]}, "rules: trusted_proxies[0]: expected an address or a network such as "
-     "'10.0.0.0/8', got '*'. Name the proxies: whoever is trusted chooses addresses."),
+     "'10.0.0.0/8', got '*'. Name your proxies: a trusted proxy can choose any client address."),
     ({**rule(), "trusted_proxies": ["::/0"]}, "rules: trusted_proxies[0]: expected the networks of your proxies, got "
-     "'::/0'. To trust everybody lets any client choose its address."),
+     "'::/0'. If every address is trusted, any client can choose its address."),
     ({**rule(), "tiers": {"from": "header:X-Plan", "default": "free"}}, "rules: tiers.from: expected trusted_proxies beside "
-     "a tier from a header. Else any client could choose its tier."),
+     "a tier from a header. Without a trusted proxy, any client could choose its tier."),
     (rule(cost=0), "rules: rules[0].cost (rule 'r'): expected a whole number, 'body', 'header:NAME', 'function:NAME', or a "
      "table with 'from', got 0."),
     (rule(cost="bdoy"), "rules: rules[0].cost[0] (rule 'r'): expected one of body, header:NAME, function:NAME, got 'bdoy'. "
@@ -76,15 +76,15 @@ MESSAGES = [
     (rule(name="r\n"), "rules: rules[0].name (rule 'r\\n'): expected a name of printable ASCII without quotes and "
      "backslashes, got 'r\\n'."),
     (rule(message="{who}"), "rules: rules[0].message (rule 'r'): expected text with no placeholders but {retry_after}, "
-     "{limit}, {rule}, got '{who}'. Double a brace that is meant as one."),
+     "{limit}, {rule}, got '{who}'. Double a brace that is not a placeholder."),
     (rule(message="{rule.__class__}"), "rules: rules[0].message (rule 'r'): expected text with no placeholders but "
-     "{retry_after}, {limit}, {rule}, got '{rule.__class__}'. Double a brace that is meant as one."),
+     "{retry_after}, {limit}, {rule}, got '{rule.__class__}'. Double a brace that is not a placeholder."),
     ({"rules": [{"name": "r", "limit": "1/minute"}] * 2}, "rules: rules[1].name (rule 'r'): expected a name of its own, got "
      "'r'. rules[0] has it."),
-    (without("limit", rule()), "rules: rules[0] (rule 'r'): expected 'limit' or 'allow_from'. A rule needs something to "
-     "decide."),
+    (without("limit", rule()), "rules: rules[0] (rule 'r'): expected 'limit' or 'allow_from'. A rule needs one of "
+     "them."),
     (without("limit", rule(allow_from=[], grace=1)), "rules: rules[0].grace (rule 'r'): expected a limit beside it, got 1. "
-     "Without one it does nothing."),
+     "Without a limit it does nothing."),
     ({**rule(), "identity": {"api_keys": {"s3cret": {}}}}, "rules: identity.api_keys: expected the SHA-256 of a key, 64 hex "
      "digits in lower case. Never write the key itself."),
     (rule(match="/users/{id"), "rules: rules[0].match (rule 'r'): expected each '{' closed by a '}', as in '/users/{id}', "
@@ -108,7 +108,7 @@ def test_messages(found, message):
 
 def test_what_is_probably_not_meant_is_told():
     assert parse(rule(by="header:X-Tenant")).warnings == (
-        "rule 'r' counts by 'header:X-Tenant', which a client may change at will. Add a rule by ip for everything beside it.",
+        "rule 'r' counts by 'header:X-Tenant', which a client can change at will. Add a rule by ip for every path beside it.",
     )
     both = rule(by="header:X-Tenant")
     both["rules"].append({"name": "ip", "limit": "1/minute"})
@@ -118,5 +118,5 @@ def test_what_is_probably_not_meant_is_told():
     assert "counts by 'header:X-Api-Key', which" in parse({**keyed, **rule(by=["ip", "user"])}).warnings[0]
     keyed["identity"]["api_keys"] = {"0" * 64: {"user": "acme"}}  # now only that one is believed
     assert parse(keyed).warnings == ()
-    assert "is never believed" in parse(tomllib.loads(EVERYTHING)).warnings[0]
+    assert "is ignored" in parse(tomllib.loads(EVERYTHING)).warnings[0]
     assert "believed from nobody" in parse({**rule(), "client_header": "Forwarded"}).warnings[0]

@@ -1,4 +1,4 @@
-"""Which rules a request meets, by which keys, under which limits, and why.  Takes nothing from anybody."""
+"""Which rules a request meets, by which keys, under which limits, and why.  Explaining takes nothing from any limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What one rule says to a request."""
+    """What one rule does with a request."""
 
     rule: str
     applies: bool
@@ -26,7 +26,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The steps of a decision; ``str()`` shows them."""
+    """The steps of a decision; ``str()`` formats them."""
 
     lines: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -42,15 +42,15 @@ def explain(policy: Policy, request: Request) -> Explanation:
     program = policy.program
     caller = Caller(program.identity, request)
     paths = " and ".join("/" + "/".join(parts) for parts in readings(request))
-    known = caller.known
+    address = caller.known
     peer = "a UNIX socket" if request.peer is None else request.peer
     lines = [
         f"{request.method} {request.path} is read as {request.method.upper()} {paths}"
         + (f" on {request.host}" if request.host else ""),
-        f"from {peer}, counted as {known.subject}" + (" (a trusted proxy)" if known.trusted else ""),
+        f"from {peer}, counted as {address.subject}" + (" (a trusted proxy)" if address.trusted else ""),
     ]
     if program.identity.user_sources:
-        lines.append(f"user: {'known' if caller.user else 'not known, the address stands in'}")
+        lines.append(f"user: {'known' if caller.user else 'not known, so the address is used'}")
     if any(rule.by_tier for rule in policy.rules):
         lines.append(f"tier: {caller.tier}")
     if not program.preflights_count and is_preflight(request):
@@ -72,19 +72,19 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
         patterns = ", ".join(pattern_text(pattern) for pattern in rule.patterns)
         return step(f"matches {patterns}, not this")
     if counter.exempt and counter.is_exempt(caller):
-        return step("leaves this caller alone (exempt)")
+        return step("exempts this caller")
     if rule.allow_from is not None and caller.known.address not in rule.allow_from:
         return step(f"refuses with 403: allowed from {', '.join(rule.allow_from.texts) or 'nowhere'} only", True)
     entry = counter.entry(caller)
     if entry is None:
-        return step("lets this address in, and limits nothing", True)
+        return step("allows this address, and limits nothing", True)
     tier = f" of tier {caller.tier}" if counter.by_tier else ""
     if entry.is_unlimited:
         return step(f"is unlimited for tier {caller.tier}")
     try:
         cost = cost_of(rule, caller.request)
     except InvalidCost:
-        return step("refuses with 400: the request states a cost that is no whole number", True)
+        return step("refuses with 400: the request states a cost that is not a whole number", True)
     pending = counter.pending(entry, caller, cost)
     by = " and ".join(source if isinstance(source, str) else source.__name__ for source in rule.by)
     text = f"{entry.limit}{tier}, by {by}, cost {cost}"
@@ -107,9 +107,7 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
 
 
 def standing(mode: str, enforced: bool) -> str:
-    return (
-        "" if enforced else " (in shadow: refuses nobody)" if mode == "shadow" else " (not enforced for this subject)"
-    )
+    return "" if enforced else " (in shadow: refuses nobody)" if mode == "shadow" else " (not enforced for this key)"
 
 
 def pattern_text(pattern: Any) -> str:

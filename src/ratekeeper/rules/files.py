@@ -17,24 +17,22 @@ def read(path: str | Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InvalidRules(
-            f"{path.name}: expected a rules file that can be read, but {reason}.", place=str(path)
-        ) from error
+        reason = (getattr(error, "strerror", None) or "it is not UTF-8").lower()
+        raise InvalidRules(f"cannot read {path.name}: {reason}.", place=str(path)) from error
     return read_text(text, path.suffix.lower(), path.name)
 
 
 class DuplicateKey(ValueError):
-    """A key that stands twice in one table: one of the two would be lost in silence."""
+    """A key that is given twice in one table.  Taking either would silently ignore the other."""
 
 
-def once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+def without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    table: dict[Any, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in table:
             raise DuplicateKey(f"{shown(name)} is given twice in one table. Keep one of them")
-        found[name] = value
-    return found
+        table[name] = value
+    return table
 
 
 def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
@@ -46,7 +44,7 @@ def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
     elif suffix == ".json":
         import json
 
-        load, wrong = (lambda text: json.loads(text, object_pairs_hook=once)), ValueError
+        load, wrong = (lambda text: json.loads(text, object_pairs_hook=without_duplicates)), ValueError
     elif suffix in (".yaml", ".yml"):
         try:
             import yaml
@@ -58,17 +56,17 @@ def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
         class Loader(yaml.SafeLoader):
             def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
                 names = [name for name, _ in node.value if name.tag != "tag:yaml.org,2002:merge"]
-                once([(name.value, None) for name in names if isinstance(name, yaml.ScalarNode)])
+                without_duplicates([(name.value, None) for name in names if isinstance(name, yaml.ScalarNode)])
                 return super().construct_mapping(node, deep)
 
         load, wrong = (lambda text: yaml.load(text, Loader)), yaml.YAMLError
     else:
         raise InvalidRules(f"{name}: expected a name that ends in .toml, .yaml, .yml or .json.", place=name)
     try:
-        found = load(text)
+        content = load(text)
     except (wrong, DuplicateKey, RecursionError) as error:
         cause = " ".join(str(error).split())
         raise InvalidRules(f"{name}: expected {suffix[1:].upper()}, but {cause[:200]}.", place=name) from error
-    if not isinstance(found, dict):
-        raise InvalidRules(f"{name}: expected a table of settings and rules, got {type(found).__name__}.", place=name)
-    return found
+    if not isinstance(content, dict):
+        raise InvalidRules(f"{name}: expected a table of settings and rules, got {type(content).__name__}.", place=name)
+    return content

@@ -1,4 +1,4 @@
-"""What is allowed in a rules file and probably unwise: rules -> sentences.  No I/O."""
+"""Advice on rules that are valid but probably unwise.  No I/O."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def advise(rules: Iterable[Rule], identity: Identity) -> list[str]:
 
 def on_belief(rule: Rule, rules: list[Rule], identity: Identity) -> Iterator[str]:
     source = identity.unverified(rule.by)
-    if source and rule.limits and is_covered(rule, rules):  # what is not covered has a warning of its own
+    if source and rule.limits and is_covered(rule, rules):  # a rule that is not covered has a warning of its own
         yield (
-            f"counts by {source!r} and believes every one: whoever makes up a new one for each request is held by the "
-            "rules by ip only. List those you gave out in [identity.api_keys]."
+            f"counts by {source!r} and accepts any value: a client that sends a new one each time is limited by "
+            "the rules by ip only. List the keys you issued in [identity.api_keys]."
         )
 
 
@@ -49,12 +49,12 @@ def about(rule: Rule) -> Iterator[str]:
     limits = list(each_limit(rule))
     if sensitive and any(limit.algorithm == "fixed_window" for limit in limits):
         yield (
-            f"guards {sensitive[0]} with a fixed window, which lets twice its count pass at the turn of a window. "
+            f"guards {sensitive[0]} with a fixed window, which can admit twice its count around the end of a window. "
             "Use gcra or sliding_log."
         )
     if sensitive and rule.mode == "enforce" and rule.on_store_error == "allow":
         advice = "Use on_store_error = 'deny' or 'local'."
-        yield f"guards {sensitive[0]} and admits everybody while the store is down. {advice}"
+        yield f"guards {sensitive[0]} and fails open while the store is down. {advice}"
     for limit in limits:
         if limit.algorithm in ("gcra", "token_bucket", "leaky_bucket") and limit.burst == 1 and limit.count > 1:
             yield f"has a burst of 1: two requests at once are refused although {limit} allows more. Raise the burst."
@@ -78,23 +78,23 @@ def beside(rules: list[Rule]) -> Iterator[tuple[Rule, str]]:
         for other in rules:
             if other is rule or other.mode != "enforce" or other.allow_from is None or other.allow_from.texts:
                 continue
-            if all(any(covers(wide, own) for wide in other.patterns) for own in rule.patterns):
-                yield rule, f"never decides anything: {other.name!r} refuses everybody before it."
+            if all(any(covers(wide, pattern) for wide in other.patterns) for pattern in rule.patterns):
+                yield rule, f"never decides anything: {other.name!r} refuses every request before it."
         for other in rules[: rules.index(rule)]:
             same = other.by == rule.by and texts(other) == texts(rule) and other.mode == rule.mode != "off"
             if same and other.counts == rule.counts and each_is_looser(rule, other):
-                yield rule, f"never refuses anybody: {other.name!r} counts the same and is stricter."
+                yield rule, f"never refuses a request: {other.name!r} counts the same and is stricter."
 
 
-def covers(wide: Pattern, own: Pattern) -> bool:
-    """Whether every request that ``own`` matches is matched by ``wide`` too, as far as is plain to see."""
-    if wide.host is not None and wide.host != own.host:
+def covers(wide: Pattern, narrow: Pattern) -> bool:
+    """Whether ``wide`` certainly matches every request that ``narrow`` matches."""
+    if wide.host is not None and wide.host != narrow.host:
         return False
-    if wide.methods is not None and (own.methods is None or not own.methods <= wide.methods):
+    if wide.methods is not None and (narrow.methods is None or not narrow.methods <= wide.methods):
         return False
-    if wide.text in ("/**", own.text):
+    if wide.text in ("/**", narrow.text):
         return True
-    return wide.text.endswith("/**") and own.text.startswith(wide.text[:-2])
+    return wide.text.endswith("/**") and narrow.text.startswith(wide.text[:-2])
 
 
 def texts(rule: Rule) -> list[tuple[str, object, object]]:
@@ -103,13 +103,12 @@ def texts(rule: Rule) -> list[tuple[str, object, object]]:
 
 def each_limit(rule: Rule) -> Iterator[Limit]:
     for limit in rule.limits.values():
-        parts = limit.parts
-        yield from (part for part in parts if not part.is_unlimited)
+        yield from (part for part in limit.parts if not part.is_unlimited)
 
 
 def each_is_looser(rule: Rule, other: Rule) -> bool:
-    own, stricter = list(each_limit(rule)), list(each_limit(other))
-    if rule.by_tier or other.by_tier or not own or len(stricter) != 1:
+    limits, stricter = list(each_limit(rule)), list(each_limit(other))
+    if rule.by_tier or other.by_tier or not limits or len(stricter) != 1:
         return False
     (bound,) = stricter
     return all(
@@ -117,5 +116,5 @@ def each_is_looser(rule: Rule, other: Rule) -> bool:
         and limit.count * bound.micros >= bound.count * limit.micros
         and limit.capacity >= bound.capacity
         and limit.slices == bound.slices
-        for limit in own
+        for limit in limits
     )

@@ -1,10 +1,11 @@
 """Which rules a request meets: method, host and path against all patterns at once.
 
-Patterns are kept in a tree of path segments, so that a thousand rules cost little more than ten.  What a router may
-send to one handler must meet one rule: case, doubled and final slashes and a final line feed do not matter, HEAD counts
-as GET, and a path with dot segments meets the rules of both its readings, as written and as resolved.
+Patterns are kept in a tree of path segments, so that a thousand rules cost little more than ten.  Two paths that a
+router may send to one handler must meet the same rules.  Case, doubled and final slashes and a final line feed do not
+matter, HEAD counts as GET, and a path with dot segments meets the rules of both its readings, as written and as
+resolved.
 
-Law: no I/O; meeting too many rules is safe, meeting too few is a hole.
+Law: no I/O.  Meeting too many rules is safe; meeting too few would let a client past a limit.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from ratekeeper.identity.request import Request
 
-MOST_KNOWN = 4096  # (method, host, path) remembered, so that the tree is walked once for each
-LONGEST_KNOWN = 256
+MOST_CACHED = 4096  # results by (method, host, path), so that the tree is walked once for each
+LONGEST_CACHED = 256
 PLACEHOLDER = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 
 
@@ -49,7 +50,7 @@ class Pattern:
 
 
 class SegmentNode:
-    """One segment deep in the tree."""
+    """A node of the tree: what may follow the segments that lead to it."""
 
     __slots__ = ("any_one", "here", "literal", "partial", "rest")
 
@@ -58,22 +59,22 @@ class SegmentNode:
         self.any_one: SegmentNode | None = None
         self.partial: list[tuple[re.Pattern[str], SegmentNode]] = []
         self.here: list[tuple[int, Pattern]] = []
-        self.rest: list[tuple[int, Pattern, tuple[str, ...]]] = []  # patterns with ** at this place, and what follows
+        self.rest: list[tuple[int, Pattern, tuple[str, ...]]] = []  # patterns with ** here, and the segments after it
 
 
 class Index:
-    """Rules by what they match.  ``find`` gives the numbers of all that do, in order."""
+    """Rules by what they match.  ``find`` gives the numbers of all rules that match a request, in order."""
 
     def __init__(self, patterns: Sequence[Sequence[Pattern]]) -> None:
         self.root = SegmentNode()
-        self.always = tuple([number for number, own in enumerate(patterns) if any(map(is_everything, own))])
+        self.always = tuple([number for number, rule in enumerate(patterns) if any(map(is_everything, rule))])
         self.size = len(patterns)
-        self.by_host = any(pattern.host for own in patterns for pattern in own)
-        self.plain = len(self.always) == self.size
-        self.known: dict[tuple[str, str, str], tuple[int, ...]] = {}
-        for number, own in enumerate(patterns):
+        self.by_host = any(pattern.host for rule in patterns for pattern in rule)
+        self.plain = len(self.always) == self.size  # every rule matches every request: nothing to look up
+        self.cache: dict[tuple[str, str, str], tuple[int, ...]] = {}
+        for number, rule in enumerate(patterns):
             if number not in self.always:
-                for pattern in own:
+                for pattern in rule:
                     self.add(number, pattern)
 
     def add(self, number: int, pattern: Pattern) -> None:
@@ -89,23 +90,23 @@ class Index:
         if self.plain:
             return self.always
         name = request.method, request.host if self.by_host else "", request.path
-        found = self.known.get(name)
-        if found is None:
-            found = self.search(request, name[1])
-            if len(request.path) <= LONGEST_KNOWN and len(name[1]) <= LONGEST_KNOWN:
-                if len(self.known) >= MOST_KNOWN:
-                    self.known.clear()
-                self.known[name] = found
-        return found
+        numbers = self.cache.get(name)
+        if numbers is None:
+            numbers = self.search(request, name[1])
+            if len(request.path) <= LONGEST_CACHED and len(name[1]) <= LONGEST_CACHED:
+                if len(self.cache) >= MOST_CACHED:
+                    self.cache.clear()
+                self.cache[name] = numbers
+        return numbers
 
     def search(self, request: Request, host: str) -> tuple[int, ...]:
         method = request.method.upper()
-        found = set(self.always)
+        numbers = set(self.always)
         for parts in readings(request):
             for number, pattern in self.walk(self.root, parts, 0):
-                if number not in found and pattern.admits(method, host):
-                    found.add(number)
-        return tuple(sorted(found))
+                if number not in numbers and pattern.admits(method, host):
+                    numbers.add(number)
+        return tuple(sorted(numbers))
 
     def walk(self, node: SegmentNode, parts: tuple[str, ...], depth: int) -> Iterable[tuple[int, Pattern]]:
         for number, pattern, after in node.rest:
@@ -132,12 +133,12 @@ def child(node: SegmentNode, part: str) -> SegmentNode:
     if "*" not in part:
         return node.literal.setdefault(part, SegmentNode())
     shape = shape_of(part)
-    for own, found in node.partial:
-        if own.pattern == shape.pattern:
-            return found
-    made = SegmentNode()
-    node.partial.append((shape, made))
-    return made
+    for known_shape, partial in node.partial:
+        if known_shape.pattern == shape.pattern:
+            return partial
+    partial = SegmentNode()
+    node.partial.append((shape, partial))
+    return partial
 
 
 def shape_of(part: str) -> re.Pattern[str]:
@@ -145,19 +146,19 @@ def shape_of(part: str) -> re.Pattern[str]:
 
 
 def rest_matches(after: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """``after`` stands behind the ``**``, which swallows all but as many segments."""
+    """Whether the last segments match ``after``, the segments that follow a ``**``."""
     if len(after) > len(parts):
         return False
     tail = parts[len(parts) - len(after) :]
-    return all(one_matches(own, part) for own, part in zip(after, tail, strict=True))
+    return all(segment_matches(pattern, part) for pattern, part in zip(after, tail, strict=True))
 
 
-def one_matches(own: str, part: str) -> bool:
-    return own == "*" or own == part or ("*" in own and shape_of(own).fullmatch(part) is not None)
+def segment_matches(pattern: str, part: str) -> bool:
+    return pattern == "*" or pattern == part or ("*" in pattern and shape_of(pattern).fullmatch(part) is not None)
 
 
 def wildcard(part: str) -> str:
-    """``{id}``, ``{id:int}`` and ``<id>`` are any text in their segment; ``{rest:path}`` is all that follow it."""
+    """``{id}``, ``{id:int}`` and ``<id>`` match any text in a segment; ``{rest:path}`` matches all that follow."""
     if ":path}" in part or "<path:" in part:
         return "**"
     return PLACEHOLDER.sub("*", part)
@@ -180,10 +181,9 @@ def readings(request: Request) -> list[tuple[str, ...]]:
     if not request.decoded:
         path = unquote(path.partition("?")[0])
     written = segments(path.removesuffix("\n"))  # the $ of a router's expression matches before a final one
-    found = [written]
     if "." in written or ".." in written:
-        found.append(resolved(written))
-    return found
+        return [written, resolved(written)]
+    return [written]
 
 
 def resolved(parts: tuple[str, ...]) -> tuple[str, ...]:

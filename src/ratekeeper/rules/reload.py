@@ -1,4 +1,4 @@
-"""Reloads a policy when its file changes.  The one thread of a policy; it dies with it and survives a fork."""
+"""Reloads a policy when its file changes, from a thread.  The thread ends with the policy, and survives a fork."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ watchers: WeakSet[Watcher] = WeakSet()
 
 
 class Watcher:
-    """Looks at the file every so many seconds, and reloads the policy when it is another.
+    """Looks at the file every so many seconds, and reloads the policy when the file has changed.
 
-    Rules that cannot be taken are logged once, and the old ones stay until the file changes again.
+    An invalid file is logged once; the old rules stay until the file changes again.
     """
 
     def __init__(self, policy: Policy, every: float, on_error: Callable[[Exception], object] | None) -> None:
@@ -49,7 +49,7 @@ class Watcher:
                 return
 
     def look(self) -> bool:
-        """Reload if the file is another; False once the policy is gone."""
+        """Reload if the file has changed; False once the policy is gone."""
         policy = self.policy()
         if policy is None or policy.path is None:
             return False
@@ -59,7 +59,7 @@ class Watcher:
         self.seen = now
         try:
             policy.reload()
-        except Exception as error:  # whatever is wrong with the file must not stop what runs
+        except Exception as error:  # nothing that is wrong with the file may stop the rules in force
             log.error("rules not reloaded, the old ones stay: %s", error)
             if self.on_error is not None:
                 self.on_error(error)
@@ -73,12 +73,12 @@ class Watcher:
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
-    """What differs when a file is written or replaced; None while it is away."""
+    """What changes when a file is written or replaced; None while there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def after_fork() -> None:

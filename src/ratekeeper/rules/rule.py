@@ -1,4 +1,4 @@
-"""A rule as a value: whom it matches, by what it counts, its limits, its mode.  ``config.py`` makes them."""
+"""A rule as a value: what it matches, by what it counts, its limits, its mode.  ``parse.py`` makes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THIRTY_SECONDS = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """Who is refused ``after`` times within ``within`` is refused altogether for ``block`` (microseconds)."""
+    """After ``after`` refusals within ``within``, block the client for ``block``; both in microseconds."""
 
     after: int
     within: int
@@ -28,7 +28,7 @@ class Penalty:
 
 @dataclass(frozen=True, slots=True)
 class Exempt:
-    """Whom a rule leaves alone."""
+    """Clients that are exempt from a rule."""
 
     networks: Networks
     users: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class Exempt:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one request takes: a number, or where to find it."""
+    """The cost of one request: a number, or where the request states it."""
 
     constant: int = 1
     source: str = ""  # "body", "header", "function"; empty: the constant
@@ -78,7 +78,3 @@ class Rule:
     @property
     def by_tier(self) -> bool:
         return ANY_TIER not in self.limits and bool(self.limits)
-
-    def limit_for(self, tier: str) -> Limit | LimitSet:
-        """The limit of a tier; of one that the rule does not know, that of the default tier."""
-        return self.limits.get(tier) or self.limits[self.tier_default]

@@ -1,7 +1,7 @@
 """What a rules file may say: one JSON Schema, which checks files here and completes them in editors.
 
-``title`` is what a message expects at that place.  ``python -m ratekeeper.schema`` writes the shipped copy,
-``rules.schema.json``; a test compares the two.
+``title`` is what an error says it expected at that place.  ``python -m ratekeeper.rules.schema`` writes the copy,
+``rules.schema.json``, that is installed with the package; a test compares the two.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def described(schema: Schema, description: str, title: str | None = None) -> Sch
 
 RULE = table(
     "a rule",
-    "Whom it matches, by what it counts, how much it allows. All rules that match a request apply.",
+    "What it matches, by what it counts, and how much it allows. Every rule that matches a request applies.",
     {
         "name": text(
             "a name of printable ASCII without quotes and backslashes",
-            "Unique; names the counters, so a rule that is renamed starts afresh. Clients see it in headers.",
+            "Unique. It names the counters, so a renamed rule starts with new ones. Clients see it in headers.",
             pattern=r"^[ !#-\[\]-~]{1,64}$",
         ),
         "match": either(
@@ -86,85 +86,93 @@ RULE = table(
         "host": text("a host such as 'api.example.com' or '*.example.com'", "Only requests to this host."),
         "by": described(
             {**SOURCE_LIST, "callable": True},
-            "Who is counted; several together make one subject. Where a part is missing the address stands in.",
+            "What to count by; several sources together make one key. If a source is missing, the address is used.",
             f"{SOURCES}, or a list of them",
         ),
         "limit": either(
             f"{LIMIT}, a list of limits, or a table of them by tier",
-            "How much. A list holds all together; a table has a limit, or a list, for each tier.",
+            "How much is allowed. All limits of a list hold together; a table has a limit, or a list, for each tier.",
             STRING,
             many(STRING, minItems=1),
             {"type": "object", "additionalProperties": LIMITS, "minProperties": 1},
         ),
-        "algorithm": choice(tuple(ALGORITHMS), "Of all limits of the rule that do not name their own. Default: gcra."),
+        "algorithm": choice(
+            tuple(ALGORITHMS), "The algorithm of each limit that does not name its own. Default: gcra."
+        ),
         "cost": either(
             "a whole number, 'body', 'header:NAME', 'function:NAME', or a table with 'from'",
-            "What one request takes. Default: 1.",
+            "The cost of one request. Default: 1.",
             {"type": "integer", "minimum": 1, "maximum": 10**12},
             {"type": "string", "minLength": 1, "callable": True},
             table(
                 "a table with 'from'",
-                "A cost that the request tells.",
+                "A cost that depends on the request.",
                 {
                     "from": text("'body', 'header:NAME' or 'function:NAME'", "Where the number comes from."),
-                    "per": whole("a whole number of at least 1", "So much is one unit, rounded up.", 1, 10**12),
-                    "most": whole("a whole number of at least 1", "More is taken as this.", 1, 10**12),
+                    "per": whole("a whole number of at least 1", "Divide the number by this, rounded up.", 1, 10**12),
+                    "most": whole("a whole number of at least 1", "Upper bound for one request's cost.", 1, 10**12),
                     "missing": whole(
-                        "a whole number of at least 1", "If there is no number. Default: most, else 1.", 1, 10**12
+                        "a whole number of at least 1",
+                        "The cost if the request states none. Default: most, else 1.",
+                        1,
+                        10**12,
                     ),
                 },
                 "from",
             ),
         ),
-        "counts": choice(("requests", "messages"), "Requests and handshakes, or each message of a WebSocket."),
-        "scope": choice(("fleet", "instance"), "Counted in the store, or in each process by itself. Default: fleet."),
-        "mode": choice(("enforce", "shadow", "off"), "shadow counts and reports, and never refuses."),
+        "counts": choice(("requests", "messages"), "Count requests and handshakes, or each message of a WebSocket."),
+        "scope": choice(
+            ("fleet", "instance"),
+            "Count in the store, for all instances, or in each process by itself. Default: fleet.",
+        ),
+        "mode": choice(("enforce", "shadow", "off"), "shadow counts and reports, but never refuses."),
         "enforce_percent": {
             "type": "number",
             "minimum": 0,
             "maximum": 100,
             "title": "a number from 0 to 100",
-            "description": "Enforced for this share of subjects, always the same ones; in shadow for the others.",
+            "description": "Enforce for this share of the keys, always the same ones; the others are in shadow.",
         },
         "warn_at": {
             "type": "number",
             "minimum": 0,
             "maximum": 1,
             "title": "a share from 0 to 1",
-            "description": "From this share of the limit on, responses carry a warning header.",
+            "description": "Send a warning header once this share of the limit is used.",
         },
         "grace": whole(
-            "a whole number from 0 to 1000", "So many violations in a period are warned, not refused.", 0, 1000
+            "a whole number from 0 to 1000", "Allow this many violations per period with a warning.", 0, 1000
         ),
         "penalty": table(
             "a table such as { after = 5, within = '10 minutes', block = '1 hour' }",
-            "Who is refused so often in so short a time is refused altogether for a while.",
+            "After N refusals within a period, block the client for a time.",
             {
-                "after": whole("a whole number from 1 to 1000", "Refusals.", 1, 1000),
-                "within": described(TIME, "In so long a time."),
-                "block": described(TIME, "Refused altogether for so long."),
+                "after": whole("a whole number from 1 to 1000", "The number of refusals.", 1, 1000),
+                "within": described(TIME, "The period in which they are counted."),
+                "block": described(TIME, "How long the client is blocked."),
             },
             "after",
             "within",
             "block",
         ),
-        "allow_from": described(many(STRING), "Requests from elsewhere get 403.", NETWORKS),
+        "allow_from": described(many(STRING), "Only these addresses may call; others get 403.", NETWORKS),
         "exempt": described(
             many(STRING),
-            "Whom the rule leaves alone.",
+            "Clients exempt from this rule.",
             "a list of networks, 'user:NAME' and 'tier:NAME'",
         ),
         "on_store_error": choice(
-            STORE_ERRORS, "When the store cannot decide: admit, refuse with 503, or count locally."
+            STORE_ERRORS, "If the store does not answer: allow, deny with 503, or count in this process (local)."
         ),
         "max_delay": described(
-            TIME, "A leaky bucket delays at most so long and refuses the rest. Default: 30 seconds."
+            TIME, "The longest wait in a leaky bucket's queue; longer ones are refused. Default: 30 seconds."
         ),
-        "message": text("text", "What a refused client reads; may contain {retry_after}, {limit} and {rule}."),
+        "message": text("text", "The message for a refused client; may contain {retry_after}, {limit} and {rule}."),
         "headers": {
             "type": "boolean",
             "title": "true or false",
-            "description": "Whether responses tell how this rule stands. Default: true.",
+            "description": "Whether responses carry headers for this rule. Default: true.",
         },
     },
     "name",
@@ -179,9 +187,9 @@ RULES: Schema = {
             "store": text(
                 "a URL such as 'memory://' or 'redis://host:6379/0'", "Where counters live. Default: memory://."
             ),
-            "on_store_error": choice(STORE_ERRORS, "For rules that do not say. Default: local."),
+            "on_store_error": choice(STORE_ERRORS, "The default for rules without their own. Default: local."),
             "trusted_proxies": described(
-                many(STRING), "Whose client_header is believed; 'unix' is a UNIX socket.", NETWORKS
+                many(STRING), "Proxies whose client_header is trusted; 'unix' is a UNIX socket.", NETWORKS
             ),
             "client_header": text(
                 "the name of a header, such as 'X-Forwarded-For' or 'Forwarded'",
@@ -190,48 +198,50 @@ RULES: Schema = {
             ),
             "secret": text("text", "Key for the client names in logs. Default: random in each process."),
             "exempt": described(
-                many(STRING), "Whom all rules leave alone.", "a list of networks, 'user:NAME' and 'tier:NAME'"
+                many(STRING), "Clients exempt from every rule.", "a list of networks, 'user:NAME' and 'tier:NAME'"
             ),
             "identity": table(
                 "a table",
-                "How callers are told apart.",
+                "How clients are identified.",
                 {
-                    "user": described(SOURCE_LIST, "The first that is present and verified."),
+                    "user": described(
+                        SOURCE_LIST, "Where the user comes from: the first source that is present and verified."
+                    ),
                     "api_key": described(SOURCE_LIST, "Where an API key is sent. Default: header:X-Api-Key."),
                     "api_keys": {
                         "type": "object",
                         "title": "a table of SHA-256 digests in hex, each with { user, tier }",
-                        "description": "The keys that are believed; without this table, every key is.",
+                        "description": "The keys that are accepted; without this table, every key is.",
                         "additionalProperties": table(
                             "a table with user and tier",
-                            "Whose key it is.",
+                            "The owner of the key.",
                             {
                                 "user": text("a name", "Counted under this name."),
-                                "tier": text("a tier", "What they pay for."),
+                                "tier": text("a tier", "The tier of the owner."),
                             },
                         ),
                     },
                     "ipv4_prefix": whole(
-                        "a whole number from 8 to 32", "IPv4 is counted by this prefix. Default: 32.", 8, 32
+                        "a whole number from 8 to 32", "Count IPv4 addresses by this prefix. Default: 32.", 8, 32
                     ),
                     "ipv6_prefix": whole(
-                        "a whole number from 16 to 128", "IPv6 is counted by this prefix. Default: 64.", 16, 128
+                        "a whole number from 16 to 128", "Count IPv6 addresses by this prefix. Default: 64.", 16, 128
                     ),
                     "jwt": table(
                         "a table with one of secret_env, key, key_file, jwks_file and jwks_url",
                         "How tokens are verified.",
                         {
                             "secret_env": text(
-                                "the name of an environment variable", "Holds the secret of HS256 and its kin."
+                                "the name of an environment variable", "Holds the secret for HS256, HS384 or HS512."
                             ),
-                            "secret": text("text", "The secret itself; better kept in the environment."),
+                            "secret": text("text", "The secret itself; it is safer in the environment."),
                             "key": text("a public key in PEM", "For RS, PS, ES and EdDSA."),
                             "key_file": text("a file", "The public key in PEM."),
                             "jwks_file": text("a file", "Public keys as a JSON Web Key Set."),
                             "jwks_url": text("a URL", "Public keys as a JSON Web Key Set, fetched in the background."),
                             "algorithms": described(
                                 many(STRING, minItems=1),
-                                "Accepted signatures. Default: what fits the key.",
+                                "Accepted signature algorithms. Default: those that fit the key.",
                                 "a list of algorithms",
                             ),
                             "issuer": text("text", "The iss a token must carry."),
@@ -246,19 +256,19 @@ RULES: Schema = {
             ),
             "tiers": table(
                 "a table with from and default",
-                "Who gets which limit of a table of limits.",
+                "Which limit of a table of limits a client gets.",
                 {
                     "from": described(
                         SOURCE_LIST,
                         "jwt:CLAIM, api_key, app:FACT, function:NAME, or header:NAME if a trusted proxy sends it.",
                     ),
-                    "default": text("the name of a tier", "Of everybody else, and of unknown tiers."),
+                    "default": text("the name of a tier", "The tier of all other clients, and of unknown tiers."),
                 },
                 "default",
             ),
             "response": table(
                 "a table",
-                "What clients are told.",
+                "What responses tell clients.",
                 {
                     "headers": described(
                         many(choice(DIALECTS, "A dialect.")),
@@ -267,10 +277,10 @@ RULES: Schema = {
                     ),
                     "body": text(
                         f"{', '.join(repr(word) for word in BODIES)} or 'function:NAME'",
-                        "Of a refusal; a function of the verdict returns a media type and bytes. Default: json.",
+                        "Body of a refusal; a function of the verdict returns a media type and bytes. Default: json.",
                         callable=True,
                     ),
-                    "jitter": described(TIME, "Retry-After is later by a random time up to this. Default: none."),
+                    "jitter": described(TIME, "Add a random time up to this to Retry-After. Default: none."),
                     "cors": described(
                         many(STRING), "Origins that may read refusals and headers; '*' is all.", "a list of origins"
                     ),
@@ -283,7 +293,7 @@ RULES: Schema = {
                 },
             ),
             "rules": described(
-                many(RULE), "In the order in which explain and logs name them.", "a list of rules ([[rules]] in TOML)"
+                many(RULE), "In the order in which explain and logs list them.", "a list of rules ([[rules]] in TOML)"
             ),
         },
         "rules",
@@ -292,7 +302,7 @@ RULES: Schema = {
 
 
 def published(schema: Any = RULES) -> Any:
-    """The schema as others read it: without the words that only Python callers can use."""
+    """The schema for other tools: without the words that only Python callers can use."""
     if isinstance(schema, dict):
         return {name: published(value) for name, value in schema.items() if name != "callable"}
     return [published(item) for item in schema] if isinstance(schema, list) else schema

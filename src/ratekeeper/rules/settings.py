@@ -1,4 +1,4 @@
-"""A rules file, understood: Settings, and what clients are told (Response)."""
+"""Settings: a rules file after parsing.  Response: what responses tell clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Response:
-    """What clients are told."""
+    """What responses tell clients."""
 
     headers: tuple[str, ...] = ("x-ratelimit", "draft-11")
     body: str = "json"
@@ -33,14 +33,16 @@ class Response:
     cors: tuple[str, ...] = ()
     count_preflights: bool = False
     message: str | None = None
-    render: Render | None = None  # media type and body of a refusal, in the place of ours
+    render: Render | None = None  # returns the media type and the body of a refusal, instead of ours
 
     @cached_property
     def is_usual(self) -> bool:
+        """Whether the header fields are the default ones, which are written by one function without a loop."""
         return self.headers == Response.headers and not self.cors
 
     @cached_property
     def is_terse(self) -> bool:
+        """Whether the body of a refusal is the default one, which is written from a template."""
         return self.body == "json" and self.message is None and not self.jitter and self.render is None
 
     @cached_property
@@ -50,7 +52,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Settings:
-    """A rules file that has been understood."""
+    """A rules file after parsing."""
 
     rules: tuple[Rule, ...]
     identity: Identity

@@ -21,23 +21,23 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 
 class Place:
-    """Where in a file we are, for messages."""
+    """A place in a rules file, for errors.  ``rule`` is the name of the rule there, if any."""
 
-    __slots__ = ("text", "whose")
+    __slots__ = ("rule", "text")
 
-    def __init__(self, text: str, whose: str = "") -> None:
+    def __init__(self, text: str, rule: str = "") -> None:
         self.text = text
-        self.whose = whose
+        self.rule = rule
 
     def key(self, name: object) -> Place:
         joined = f"[{name}]" if isinstance(name, int) else f".{name}"
         return Place(
-            f"{self.text}{joined}" if not self.text.endswith(": ") else f"{self.text}{joined.lstrip('.')}", self.whose
+            f"{self.text}{joined}" if not self.text.endswith(": ") else f"{self.text}{joined.lstrip('.')}", self.rule
         )
 
-    def refuse(self, expected: str, found: object = None, advice: str = "") -> NoReturn:
-        got = f", got {shown(found)}" if found is not None else ""
-        of = f" (rule {self.whose!r})" if self.whose else ""
+    def refuse(self, expected: str, value: object = None, advice: str = "") -> NoReturn:
+        got = f", got {shown(value)}" if value is not None else ""
+        of = f" (rule {self.rule!r})" if self.rule else ""
         place = self.text.removesuffix(": ") + of
         raise InvalidRules(f"{place}: expected {expected}{got}.{' ' + advice if advice else ''}", place=place)
 
@@ -47,7 +47,7 @@ def sentence(text: str) -> str:
 
 
 def fits(place: Place, value: Any, schema: Schema) -> None:
-    """Refuse what the schema does not allow at this place."""
+    """Raise InvalidRules if the schema does not allow ``value`` at this place."""
     title = schema.get("title")
     if callable(value) and schema.get("callable"):
         return
@@ -78,24 +78,24 @@ def fits(place: Place, value: Any, schema: Schema) -> None:
         if len(value) < schema.get("minItems", 0):
             place.refuse(title or "at least one", list(value))
         for number, item in enumerate(value):
-            whose = item.get("name", "") if isinstance(item, dict) else place.whose
+            rule = item.get("name", "") if isinstance(item, dict) else place.rule
             inner = place.key(number)
-            fits(Place(inner.text, whose if isinstance(whose, str) else ""), item, schema["items"])
+            fits(Place(inner.text, rule if isinstance(rule, str) else ""), item, schema["items"])
 
 
 def fits_table(place: Place, value: dict[str, Any], schema: Schema) -> None:
-    known: dict[str, Schema] = schema.get("properties", {})
+    properties: dict[str, Schema] = schema.get("properties", {})
     for name, item in value.items():
-        if name in known:
-            fits(place.key(name), item, known[name])
+        if name in properties:
+            fits(place.key(name), item, properties[name])
         elif schema.get("additionalProperties") is False:
-            near = did_you_mean(str(name), known).strip()
-            place.refuse(f"one of {', '.join(known)}", name, near or "Take it out.")
+            suggestion = did_you_mean(str(name), properties).strip()
+            place.refuse(f"one of {', '.join(properties)}", name, suggestion or "Take it out.")
         elif isinstance(schema.get("additionalProperties"), dict):
             fits(place.key(name), item, schema["additionalProperties"])
     for name in schema.get("required", ()):
         if name not in value:
-            place.refuse(f"{name!r}: {known[name].get('title', 'a value')}", None, "It is missing.")
+            place.refuse(f"{name!r}: {properties[name].get('title', 'a value')}", None, "It is missing.")
     if len(value) < schema.get("minProperties", 0):
         place.refuse(schema.get("title") or "at least one entry", value)
 
