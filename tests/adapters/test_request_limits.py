@@ -109,8 +109,8 @@ def test_wsgi_holds_a_place_until_the_response_is_closed():
     ("rule", "message"),
     [
         ({"limit": "2 concurrent", "mode": "shadow"},
-         "rules: rules[0].mode (rule 'rule-0'): expected every request to hold a lease of '2 concurrent', got 'shadow'. "
-         "Enforce the rule, or remove it."),
+         "rules: rules[0].mode (rule 'rule-0'): expected every request to hold a lease of '2 concurrent', got "
+         "'shadow'. Enforce the rule, or remove it."),
         ({"limit": "2 concurrent", "counts": "messages"},
          "rules: rules[0].counts (rule 'rule-0'): expected 'requests' with '2 concurrent', got 'messages'. "
          "A message holds no lease."),
