@@ -64,16 +64,25 @@ def test_what_names_nobody_is_refused(key):
             operation(key)
 
 
-def test_the_messages_teach():
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (
+            "",
+            "key: expected something that names the caller, got ''. An empty key would count all callers without an "
+            "identity as one. Decide what to count for them, such as their address.",
+        ),
+        (
+            42,
+            "key: expected text, bytes, or a tuple of text, bytes and whole numbers such as ('user', 42), got int.",
+        ),
+        (
+            ("user", None),
+            "key: expected text, bytes, whole numbers or tuples of them in the tuple, got NoneType.",
+        ),
+    ],
+)
+def test_the_messages_teach(key, message):
     with pytest.raises(InvalidKey) as caught:
-        encode("")
-    assert str(caught.value) == (
-        "key: expected something that names the caller, got ''. An empty key would put all callers without an identity "
-        "into one; decide what to count for them, such as the address."
-    )
-    with pytest.raises(InvalidKey) as caught:
-        encode(("user", None))
-    assert str(caught.value) == (
-        "key: expected text, bytes or whole numbers in a tuple, got NoneType. "
-        "Use text, bytes or a tuple of text, bytes and whole numbers, such as ('login', ip)."
-    )
+        Limiter("1/minute").check(key)
+    assert str(caught.value) == message

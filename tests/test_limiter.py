@@ -135,7 +135,7 @@ def test_waiters_are_served_in_the_order_they_came_small_or_large():
         costs = [8, 1, 1, 5, 1]
         await asyncio.gather(*[wait(name, cost) for name, cost in enumerate(costs)])
         assert served == [(0, 0.8), (1, 0.9), (2, 1.0), (3, 1.5), (4, 1.6)]
-        assert not limiter.lines.lines
+        assert not limiter._flows().queue.waiting
 
     asyncio.run(main())
 
@@ -176,7 +176,7 @@ def test_a_cancelled_waiter_gives_its_place_back():
             first.acquire("k")
             assert clock.now == first.clock.now, algorithm
             assert [task.cancelled() for task in tasks] == [True, True, False]
-            assert not limiter.lines.lines
+            assert not limiter._flows().queue.waiting
 
     asyncio.run(main())
 
@@ -234,7 +234,7 @@ def test_threads_wait_in_turn():
         thread.join()
     assert len(served) == 20
     assert clock.now >= 2.0
-    assert not limiter.lines.lines
+    assert not limiter._flows().queue.waiting
 
 
 def test_a_competitor_makes_a_waiter_wait_again_but_not_past_its_deadline():
@@ -328,6 +328,16 @@ def test_an_option_is_no_less_wrong_where_it_is_not_needed(kind, store, option, 
             "Did you mean 'memory://'?",
         ),
         (
+            {"store": "redis:/localhost"},
+            "store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), "
+            "got 'redis:/localhost'. Did you mean 'redis://localhost'?",
+        ),
+        (
+            {"store": "redsi://ann:secret@localhost"},
+            "store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), "
+            "got 'redsi:...@localhost'. Did you mean 'redis://'?",
+        ),
+        (
             {"store": ""},
             "store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), got ''.",
         ),
@@ -337,6 +347,62 @@ def test_what_is_no_store_and_no_clock_is_refused(options, message):
     with pytest.raises(InvalidStore) as caught:
         Limiter("2/minute", **options)
     assert str(caught.value) == message
+
+
+LIMITS = "expected a limit such as '100/minute' or a list of limits"
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((100, 60), {}, f"{LIMITS}, got a count and a period. Write NAME('100 per 60 seconds')."),
+        ((100, 0.5), {}, f"{LIMITS}, got a count and a period. Write NAME('100 per 0.5 seconds')."),
+        ((100,), {"period": "minute"}, f"{LIMITS}, got a count and a period. Write NAME('100/minute')."),
+        (
+            ("5/minute",),
+            {"burst": 20},
+            "expected burst in the text of the limit, got burst=20 beside it. Write NAME('5/minute burst 20').",
+        ),
+        (
+            (),
+            {"limits": Limit(5, "minute", algorithm="sliding_window"), "slices": 6},
+            "expected slices in the text of the limit, got slices=6 beside it. "
+            "Write NAME('5/minute sliding_window slices 6').",
+        ),
+        ((), {"limit": "5/minute"}, f"{LIMITS}, got limit=. Write NAME('5/minute') or limits='5/minute'."),
+        ((), {}, f"{LIMITS}, got nothing. Write for example NAME('100/minute')."),
+        (
+            ("5/minute",),
+            {"limits": "5/minute"},
+            f"{LIMITS}, got a positional argument and limits=. Give one of the two.",
+        ),
+        (("5/s", "9/m"), {}, f"{LIMITS}, got 2 positional arguments. Write NAME(['5/s', '9/m'])."),
+        (
+            ("5/s", "gcra", "redis://:secret@host", None),
+            {},
+            f"{LIMITS}, got 4 positional arguments. Write NAME('5/s', algorithm='gcra', store=..., NAME=None).",
+        ),
+        (
+            ("5/minute",),
+            {"max_key": 9},
+            "expected an option (algorithm, store, name, clock, max_keys, on_store_error, deadline, local_share, "
+            "lease), got 'max_key'. Did you mean 'max_keys'?",
+        ),
+    ],
+)
+def test_wrong_arguments_are_shown_as_they_should_be_written(kind, arguments, options, message):
+    with pytest.raises(InvalidInput) as caught:
+        kind(*arguments, **options)
+    assert str(caught.value) == f"{kind.__name__}: {message}".replace("NAME(", f"{kind.__name__}(")
+
+
+def test_a_subclass_may_have_a_constructor_of_its_own():
+    class PerMinute(Limiter):
+        def __init__(self, count, name):
+            super().__init__(f"{count}/minute", name=name)
+
+    assert repr(PerMinute(5, "login")) == "PerMinute('5/minute', name='login')"
 
 
 def test_limiters_share_a_store_and_are_told_apart_by_name():

@@ -126,6 +126,10 @@ REFUSED = [
     ("1.5/minute", "limit '1.5/minute': expected a count as a whole number, got '1.5'."),
     ("10/minut", "limit '10/minut': expected a unit of time (millisecond, second, minute, hour, day, week), "
                  "got 'minut'. Did you mean 'minute'?"),
+    ("100/minute;1000/hour", "limit '100/minute;1000/hour': expected one limit, got 2 in one text. "
+                             "Write a list: ['100/minute', '1000/hour']."),
+    ("9/hour, 5 per 2 s", "limit '9/hour, 5 per 2 s': expected one limit, got 2 in one text. "
+                          "Write a list: ['9/hour', '5 per 2 s']."),
     ("10 per 0 seconds", "limit '10 per 0 seconds': expected a period from 1 microsecond to 400 days, got 0 seconds."),
     ("10 per 0.3 microseconds", "limit '10 per 0.3 microseconds': expected a period of whole microseconds, "
                                 "got 0.3 microseconds."),

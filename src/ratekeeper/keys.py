@@ -1,8 +1,8 @@
-"""Who is counted: text, bytes or a tuple of parts -> one dictionary key, injectively.
+"""Keys: text, bytes or a tuple of parts -> one dictionary key, injectively.
 
-Text stays as it is (the hot path); everything else becomes tagged bytes, so no two different keys ever
-share a counter: not ("a/b", "c") and ("a", "b/c"), not ("1",) and (1,), not "a" and b"a".  A key longer
-than ``LONGEST`` is replaced by its 256-bit digest: what a table keeps of a key is bounded.
+Text stays as it is (the hot path).  Everything else becomes tagged bytes, so no two different keys ever share a
+counter: not ("a/b", "c") and ("a", "b/c"), not ("1",) and (1,), not "a" and b"a".  A key longer than ``LONGEST`` is
+replaced by its 256-bit digest, which bounds what a table stores for a key.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ if TYPE_CHECKING:
     Part = str | bytes | int | tuple["Part", ...]
 
 LONGEST = 256
-ADVICE = "Use text, bytes or a tuple of text, bytes and whole numbers, such as ('login', ip)."
 
 
 def encode(key: Key) -> str | bytes:
-    """The dictionary key of ``key``; raises InvalidKey for one that names nobody."""
+    """The dictionary key of ``key``; raises InvalidKey if it is empty or of another type."""
     if isinstance(key, str):
-        found: str | bytes = str.__str__(key) if key.__class__ is not str else key
+        encoded: str | bytes = str.__str__(key) if key.__class__ is not str else key
     elif isinstance(key, (bytes, bytearray, memoryview)):
-        found = b"b" + bytes(key) if len(key) else b""
+        encoded = b"b" + bytes(key) if len(key) else b""
     elif isinstance(key, tuple):
-        found = b"t" + encode_parts(key) if key else b""
+        encoded = b"t" + encode_parts(key) if key else b""
     else:
-        raise InvalidKey(f"key: expected text, bytes or a tuple, got {type(key).__name__}. {ADVICE}")
-    if not found:
         raise InvalidKey(
-            f"key: expected something that names the caller, got {shown(key)}. An empty key would put all "
-            "callers without an identity into one; decide what to count for them, such as the address."
+            "key: expected text, bytes, or a tuple of text, bytes and whole numbers such as ('user', 42), "
+            f"got {type(key).__name__}."
         )
-    return digest(found) if len(found) > LONGEST else found
+    if not encoded:
+        raise InvalidKey(
+            f"key: expected something that names the caller, got {shown(key)}. An empty key would count all callers "
+            "without an identity as one. Decide what to count for them, such as their address."
+        )
+    return digest(encoded) if len(encoded) > LONGEST else encoded
 
 
 def encode_parts(parts: tuple[Part, ...]) -> bytes:
@@ -50,7 +52,7 @@ def encode_parts(parts: tuple[Part, ...]) -> bytes:
             tag, raw = b"t", encode_parts(part)
         else:
             raise InvalidKey(
-                f"key: expected text, bytes or whole numbers in a tuple, got {type(part).__name__}. {ADVICE}"
+                f"key: expected text, bytes, whole numbers or tuples of them in the tuple, got {type(part).__name__}."
             )
         pieces.append(b"%c%d:%b" % (tag, len(raw), raw))
     return b"".join(pieces)

@@ -1,13 +1,9 @@
-"""Limiter and AsyncLimiter: constructors, and methods of a line or two over flows and stores."""
+"""Limiter and AsyncLimiter: a constructor, and methods of a line or two over stores and flows."""
 
 from __future__ import annotations
 
 from ratekeeper.check import Check, whole_cost
 from ratekeeper.errors import Closed, InvalidInput, InvalidStore, shown
-from ratekeeper.flow.acquire import acquire
-from ratekeeper.flow.drive import adrive, drive
-from ratekeeper.flow.queue import WaitQueue
-from ratekeeper.flow.settle import ask
 from ratekeeper.keys import encode
 from ratekeeper.limit import parse_limits
 from ratekeeper.stores import open_store
@@ -21,6 +17,7 @@ if TYPE_CHECKING:
 
     from ratekeeper.clock import Clock
     from ratekeeper.decision import Decision
+    from ratekeeper.flow.run import AsyncFlowRunner, FlowRunner
     from ratekeeper.keys import Key
     from ratekeeper.limit import Limit
     from ratekeeper.reservation import AsyncReservation, Reservation
@@ -34,8 +31,20 @@ else:
         return function
 
 
-class Front:
-    """What both limiters are made of: the limit, its name, where its state lives and who waits for it."""
+class AnyLimiter:
+    """What Limiter and AsyncLimiter share: the constructor, the state of a limiter, and the decorator."""
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *limits, **options):
+            """Refuse arguments that ``__init__`` does not take, with the right spelling."""
+            if cls.__init__ is AnyLimiter.__init__ and (
+                len(limits) + ("limits" in options) != 1 or not options.keys() <= cls.__init__.__annotations__.keys()
+            ):
+                from ratekeeper.arguments import misspelled
+
+                raise misspelled(cls, limits, options)
+            return object.__new__(cls)
 
     def __init__(
         self,
@@ -53,13 +62,13 @@ class Front:
     ) -> None:
         self.limits = parse_limits(limits, algorithm)
         if name is not None and not (isinstance(name, str) and name):
-            raise InvalidInput(f"name: expected text, got {shown(name)}. It keeps limiters on one store apart.")
+            raise InvalidInput(f"name: expected text, got {shown(name)}. It separates limiters that share a store.")
         self.name = name or str(self.limits)
-        self.owns_store = isinstance(store, str)
+        self._owns_store = isinstance(store, str)
         options = {"on_store_error": on_store_error, "deadline": deadline, "local_share": local_share}
         expect_options("limiter", lease=lease, **options)
         if isinstance(store, str):
-            self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self.asynchronous, **options)
+            self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self._is_async, **options)
         elif not all(each is None for each in (clock, max_keys, deadline, local_share)):
             raise InvalidStore(
                 "store: expected clock, max_keys, deadline and local_share to be given to the store itself, "
@@ -68,22 +77,18 @@ class Front:
         else:
             expect_store(store)
             self.store = store
-        self.lines = WaitQueue()
-        self.on_store_error = on_store_error
-        self.lease = lease
-        table = self.table()
+        self._on_store_error = on_store_error
+        table = self._table(lease)
         if table is not None:
-            self.serve(table)
+            self._serve(table)
 
-    asynchronous = False
+    if not TYPE_CHECKING:
+        __new__.__wrapped__ = __init__  # what inspect.signature and help() show
+
+    _is_async = False
+    _runner: Any = None  # see _flows
+    _check_now: Callable[..., Decision] | None = None  # a table's check, if an admitted call may go ahead at once
     check: Any
-    at_once: Callable[..., Decision] | None = None  # a table's check, where admitted means admitted now
-
-    def shut(self) -> None:
-        self.store = ClosedStore(self.name)  # type: ignore[assignment]
-        self.at_once = None
-        self.__dict__.pop("check", None)
-        self.lines.close(self.store.why)  # type: ignore[attr-defined]
 
     @property
     def is_closed(self) -> bool:
@@ -92,52 +97,77 @@ class Front:
 
     @property
     def clock(self) -> Clock:
-        """Where its time comes from."""
+        """The clock of the store: a FakeClock in tests."""
         return self.store.clock
 
-    def table(self) -> Any:
-        """Where ``check`` is answered with the least work, if the store has such a place."""
+    def _table(self, lease: str | int | None) -> Any:
+        """The table of the store that answers ``check`` with the least work, if the store has tables."""
         if not self.store.blocking:
             try:
                 return self.store.table(self.name, self.limits)
-            except InvalidStore:  # there will be no limiter to close it
-                if self.owns_store:
+            except InvalidStore:  # the caller gets no limiter to close
+                if self._owns_store:
                     self.store.close()
                 raise
         make = getattr(self.store, "table", None)
-        return None if make is None else make(self.name, self.limits, self.on_store_error, self.lease)
+        return None if make is None else make(self.name, self.limits, self._on_store_error, lease)
 
-    def serve(self, table: Any) -> None:
+    def _serve(self, table: Any) -> None:
         self.check = table.check  # the one bypass: the table's own method, with nothing in between
-        parts: Any = self.limits.parts
-        if not self.store.blocking and all(part.algorithm != "leaky_bucket" for part in parts):  # that gives turns
-            self.at_once = table.check
+        if not self.store.blocking and not self.limits.is_queue:  # a leaky bucket admits calls that must still wait
+            self._check_now = table.check
 
-    def taken_at_once(self, key: Key, cost: int) -> Decision | None:
-        """What ``acquire`` returns if nobody waits and it fits: no line, no flow."""
-        if self.at_once is None or encode(key) in self.lines.lines:
+    def _flows(self) -> Any:
+        """What runs flows here.  The first call that needs it makes it, so that importing us does not load flows."""
+        runner = self._runner
+        if runner is None:
+            from ratekeeper.flow import run
+
+            made = (run.AsyncFlowRunner if self._is_async else run.FlowRunner)(self.store)
+            runner = self.__dict__.setdefault("_runner", made)
+            if self.is_closed:  # by another thread, which did not see the runner: _close sets store, then reads _runner
+                runner.close(self.store)
+        return runner
+
+    def _share_queue(self, other: AnyLimiter) -> None:
+        """Let the calls of both limiters, which share a store and a name, wait in one queue."""
+        self._flows().queue = other._flows().queue
+
+    def _take_now(self, key: Key, cost: int) -> Decision | None:
+        """What ``acquire`` returns if the cost fits and no call waits for ``key``; None: run the flow."""
+        if self._check_now is None or (self._runner is not None and encode(key) in self._runner.queue.waiting):
             return None
-        decision = self.at_once(key, cost)
+        decision = self._check_now(key, cost)
         return decision if decision.allowed else None
 
-    def plan(self, key: Key, cost: int) -> Check:
-        return Check(self.name, encode(key), self.limits, whole_cost(cost), self.on_store_error)
+    def _plan(self, key: Key, cost: int) -> Check:
+        return Check(self.name, encode(key), self.limits, whole_cost(cost), self._on_store_error)
 
-    def refundable(self, key: Key, cost: int) -> Check:
+    def _refundable(self, key: Key, cost: int) -> Check:
         if self.limits.is_leased:
             raise InvalidInput(
-                f"refund: expected the reservation of a lease to be settled, as a lease of '{self.limits}' is known by "
-                "when it was taken. Use reserve() as a block."
+                f"refund: expected a limit without leases, got '{self.limits}', whose leases are told apart by when "
+                "they were taken. Use reserve() as a block, or settle its reservation."
             )
-        return self.plan(key, cost)
+        return self._plan(key, cost)
+
+    def _close(self) -> Store:
+        """Let waiting and later calls raise Closed; returns the store, which is still open."""
+        store = self.store
+        self.store = ClosedStore(self.name)  # type: ignore[assignment]
+        self._check_now = None
+        self.__dict__.pop("check", None)
+        if self._runner is not None:
+            self._runner.close(self.store)
+        return store
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.limits)!r}, name={self.name!r})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InvalidInput(
-            f"limiter {self.name!r}: expected to be made where it is used, as it holds locks and connections, got a "
-            "copy or a pickle of it. Make one in each process; shm:// and redis:// let them count together."
+            f"limiter {self.name!r}: expected to be made where it is used, because it holds locks and connections, "
+            "got a copy or a pickle of it. Make one in each process; shm:// and redis:// let them count together."
         )
 
     @overload
@@ -161,80 +191,79 @@ class Front:
         cost: int | Callable[..., int] = 1,
         timeout: Seconds | None = None,
     ) -> Any:
-        """Decorate a function, plain or async, so that each call is checked first; raises LimitExceeded.
+        """Decorate a function, sync or async, to check each call first; a refused call raises LimitExceeded.
 
         ``key`` and ``cost`` may be functions of the call's own arguments.  Without a key all calls count together.
-        With a ``timeout`` a call waits up to so many seconds for its turn.
+        With a ``timeout`` a call waits up to that many seconds for its turn.
         """
         from ratekeeper.decorator import decorated
 
-        patience(timeout)
+        timeout_micros(timeout)
         if function is not None:
             return decorated(self, function, key, cost, timeout)
         return lambda function: decorated(self, function, key, cost, timeout)
 
 
-class Limiter(Front):
-    """Limits what any key may do: ``Limiter("100/minute").check("user:42")``.
+class Limiter(AnyLimiter):
+    """Limits how often each key may act: ``Limiter("100/minute").check("user:42")``.
 
-    ``limits`` is a limit, a text or a list of them, which are then decided together, all or nothing.  ``name`` keeps
-    limiters apart that share a ``store``; by default it is the limit's text.
+    ``limits`` is a limit or a list of limits, which are decided together, all or nothing.  ``name`` separates limiters
+    that share a ``store``; the default is the text of the limits.  ``max_keys`` bounds the memory of a store in this
+    process.  If a store elsewhere does not answer within ``deadline`` seconds, ``on_store_error`` decides: ``local``
+    (a limit in this process, ``local_share`` of the full one), ``allow`` or ``deny``.
     """
 
-    def ask(self, operation: str, check: Check) -> Decision:
-        flow = ask(operation, (check,))
-        return drive(flow, self.store, self.clock, self.lines)[0]
+    if TYPE_CHECKING:
+
+        def _flows(self) -> FlowRunner: ...
 
     def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
-        return self.ask("check", self.plan(key, cost))
+        return self._flows().ask("check", self._plan(key, cost))
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        """Say what ``check`` would, and take nothing."""
-        return self.ask("peek", self.plan(key, cost))
+        """Return the decision that ``check`` would make, and take nothing."""
+        return self._flows().ask("peek", self._plan(key, cost))
 
     def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Decision:
-        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds.
+        """Wait until ``cost`` fits, first come first served; refuse at once if that takes over ``timeout`` seconds.
 
-        A higher ``priority`` goes before a lower one, except before whoever is already first in line.
+        Calls of a higher ``priority`` are served first, except before the call that is already first in the queue.
         """
-        waits = patience(timeout)
-        whole_priority(priority)
-        if (decision := self.taken_at_once(key, cost)) is not None:
+        patience = timeout_micros(timeout)
+        expect_priority(priority)
+        if (decision := self._take_now(key, cost)) is not None:
             return decision
-        flow = acquire(self.lines, self.plan(key, cost), waits, self.clock, priority)
-        return drive(flow, self.store, self.clock, self.lines)
+        return self._flows().acquire(self._plan(key, cost), patience, priority)
 
     def reserve(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Reservation:
         """Take ``cost`` now, or within ``timeout`` seconds, and settle later for what was really used.
 
         In a ``with`` block a refusal raises LimitExceeded, and an exception gives everything back.  A lease, of a limit
-        such as ``"20 concurrent"``, is given back at the end of the block in any case.
+        such as ``"20 concurrent"``, is always given back at the end of the block.
         """
         from ratekeeper.reservation import Reservation  # here, so that importing us does not import it
 
-        plan = self.plan(key, cost)
-        whole_priority(priority)
+        check = self._plan(key, cost)
+        expect_priority(priority)
         if timeout is None:
-            return Reservation(self, plan, self.ask("check", plan))
-        return Reservation(self, plan, self.acquire(key, cost, timeout, priority))
+            return Reservation(self, check, self._flows().ask("check", check))
+        return Reservation(self, check, self.acquire(key, cost, timeout, priority))
 
     def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
-        return self.ask("refund", self.refundable(key, cost))
+        return self._flows().ask("refund", self._refundable(key, cost))
 
     def reset(self, key: Key) -> None:
-        """Forget all that ``key`` has used; raises StoreUnavailable if the store does not answer."""
-        self.store.reset((self.plan(key, 1),))
+        """Forget what ``key`` has used; raises StoreUnavailable if the store does not answer."""
+        self.store.reset((self._plan(key, 1),))
 
     def close(self) -> None:
-        """Let go of the store, if this limiter opened it; whoever waits, and every later call, raises Closed."""
-        if self.is_closed:
-            return
-        store = self.store
-        self.shut()  # first, so that nobody asks a store that is being closed
-        if self.owns_store:
-            store.close()
+        """Close the store, if this limiter opened it.  Calls that wait, and all later ones, raise Closed."""
+        if not self.is_closed:
+            store = self._close()  # first, so that no call reaches a store that is being closed
+            if self._owns_store:
+                store.close()
 
     def __enter__(self) -> Limiter:
         return self
@@ -243,13 +272,17 @@ class Limiter(Front):
         self.close()
 
 
-class AsyncLimiter(Front):
-    """Limiter for an event loop: the same methods, to be awaited."""
+class AsyncLimiter(AnyLimiter):
+    """Limiter for an event loop: the same constructor and the same methods, to be awaited."""
 
-    asynchronous = True
+    if TYPE_CHECKING:
 
-    def serve(self, table: Any) -> None:
-        super().serve(table)
+        def _flows(self) -> AsyncFlowRunner: ...
+
+    _is_async = True
+
+    def _serve(self, table: Any) -> None:
+        super()._serve(table)
         if not self.store.blocking:
             answer = table.check
 
@@ -258,58 +291,51 @@ class AsyncLimiter(Front):
 
             self.check = check  # type: ignore[method-assign]
 
-    async def ask(self, operation: str, check: Check) -> Decision:
-        flow = ask(operation, (check,))
-        return (await adrive(flow, self.store, self.clock, self.lines))[0]
-
     async def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
-        return await self.ask("check", self.plan(key, cost))
+        return await self._flows().ask("check", self._plan(key, cost))
 
     async def peek(self, key: Key, cost: int = 1) -> Decision:
-        """Say what ``check`` would, and take nothing."""
-        return await self.ask("peek", self.plan(key, cost))
+        """Return the decision that ``check`` would make, and take nothing."""
+        return await self._flows().ask("peek", self._plan(key, cost))
 
     async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Decision:
-        """Wait for one's turn, first come first served; refused at once if it comes later than ``timeout`` seconds.
+        """Wait until ``cost`` fits, first come first served; refuse at once if that takes over ``timeout`` seconds.
 
-        A higher ``priority`` goes before a lower one, except before whoever is already first in line.
+        Calls of a higher ``priority`` are served first, except before the call that is already first in the queue.
         """
-        waits = patience(timeout)
-        whole_priority(priority)
-        if (decision := self.taken_at_once(key, cost)) is not None:
+        patience = timeout_micros(timeout)
+        expect_priority(priority)
+        if (decision := self._take_now(key, cost)) is not None:
             return decision
-        flow = acquire(self.lines, self.plan(key, cost), waits, self.clock, priority)
-        return await adrive(flow, self.store, self.clock, self.lines)
+        return await self._flows().acquire(self._plan(key, cost), patience, priority)
 
     def reserve(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> AsyncReservation:
         """Take ``cost`` now, or within ``timeout`` seconds, and settle later: ``async with``, or await it.
 
         In an ``async with`` block a refusal raises LimitExceeded, and an exception gives everything back.  A lease, of
-        a limit such as ``"20 concurrent"``, is given back at the end of the block in any case.
+        a limit such as ``"20 concurrent"``, is always given back at the end of the block.
         """
         from ratekeeper.reservation import AsyncReservation
 
-        whole_priority(priority)
-        return AsyncReservation(self, self.plan(key, cost), patience(timeout), priority)
+        expect_priority(priority)
+        return AsyncReservation(self, self._plan(key, cost), timeout_micros(timeout), priority)
 
     async def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
-        return await self.ask("refund", self.refundable(key, cost))
+        return await self._flows().ask("refund", self._refundable(key, cost))
 
     async def reset(self, key: Key) -> None:
-        """Forget all that ``key`` has used; raises StoreUnavailable if the store does not answer."""
+        """Forget what ``key`` has used; raises StoreUnavailable if the store does not answer."""
         reset: Callable[..., Any] = self.store.reset
-        await settled(reset((self.plan(key, 1),)))
+        await finish(reset((self._plan(key, 1),)))
 
     async def close(self) -> None:
-        """Let go of the store, if this limiter opened it; whoever waits, and every later call, raises Closed."""
-        if self.is_closed:
-            return
-        close: Callable[..., Any] = self.store.close
-        self.shut()
-        if self.owns_store:
-            await settled(close())
+        """Close the store, if this limiter opened it.  Calls that wait, and all later ones, raise Closed."""
+        if not self.is_closed:
+            close: Callable[..., Any] = self._close().close
+            if self._owns_store:
+                await finish(close())
 
     async def __aenter__(self) -> AsyncLimiter:
         return self
@@ -319,7 +345,7 @@ class AsyncLimiter(Front):
 
 
 class ClosedStore:
-    """Stands in for the store of a closed limiter."""
+    """The store of a closed limiter: every operation raises Closed."""
 
     blocking = True
 
@@ -330,12 +356,13 @@ class ClosedStore:
         raise Closed(self.why)
 
 
-async def settled(outcome: Any) -> None:
+async def finish(outcome: Any) -> None:
+    """Await ``outcome`` if the store is asynchronous; others have finished already."""
     if hasattr(outcome, "__await__"):
         await outcome
 
 
-def patience(timeout: Seconds | None) -> int | None:
+def timeout_micros(timeout: Seconds | None) -> int | None:
     if timeout is None:
         return None
     micros = to_micros(timeout, "timeout")
@@ -344,6 +371,6 @@ def patience(timeout: Seconds | None) -> int | None:
     return micros
 
 
-def whole_priority(priority: object) -> None:
+def expect_priority(priority: object) -> None:
     if priority.__class__ is not int:
         raise InvalidInput(f"priority: expected a whole number, got {shown(priority)}.")

@@ -1,11 +1,9 @@
-"""What was taken in advance: settled once for what was really used, or a lease that is held, renewed and given back."""
+"""Reservations: cost taken in advance and settled later, or a lease that is held, renewed and given back."""
 
 from __future__ import annotations
 
 from ratekeeper.check import whole_cost
 from ratekeeper.errors import AlreadySettled, InvalidInput, LimitExceeded
-from ratekeeper.flow.acquire import acquire
-from ratekeeper.flow.drive import adrive, drive
 from ratekeeper.flow.settle import renew, settle
 
 TYPE_CHECKING = False
@@ -21,112 +19,125 @@ if TYPE_CHECKING:
     from ratekeeper.limiter import AsyncLimiter, Limiter
 
 
-class Reservation:
-    """``cost`` taken in advance.  Settle it once, for what was really used; left alone, it stays as taken."""
+class AnyReservation:
+    """What Reservation and AsyncReservation share: the decision, and whether it is still to be settled."""
 
-    def __init__(self, limiter: Limiter, check: Check, decision: Decision) -> None:
-        self.limiter = limiter
-        self.taken = check
-        self.decision = decision
-        self.settled = not decision.allowed
+    decision: Decision
+    settled: bool  # also if nothing was taken
 
-    def settle(self, actual: int) -> Decision:
-        """Give back what was not used, or charge what was used above the reservation, as far as it is there."""
-        flow = self.settlement(actual)
-        return drive(flow, self.limiter.store, self.limiter.clock, self.limiter.lines)
+    def __init__(self, limiter: Limiter | AsyncLimiter, check: Check) -> None:
+        self._limiter = limiter
+        self._check = check
 
-    def settlement(self, actual: int) -> Flow[Decision]:
+    def __bool__(self) -> bool:
+        return self.decision.allowed
+
+    def _settlement(self, actual: int) -> Flow[Decision]:
         actual = whole_cost(actual, least=0)
         if self.settled:
             why = "was settled already" if self.decision.allowed else "was refused: there is nothing to settle"
             raise AlreadySettled(f"reservation: expected to be settled once, but it {why}.")
         self.settled = True
-        return settle(self.taken, self.decision, actual)
+        return settle(self._check, self.decision, actual)
 
-    def renew(self) -> Decision:
-        """Let the lease begin anew, so that it ends one period from now; refused if it had ended and others have it."""
-        return self.renewed(drive(self.renewal(), self.limiter.store, self.limiter.clock, self.limiter.lines))
-
-    def renewal(self) -> Flow[Decision]:
-        if not self.taken.limit.is_leased:
+    def _renewal(self) -> Flow[Decision]:
+        if not self._check.limit.is_leased:
             raise InvalidInput(
-                f"renew: expected a lease, of a limit such as '20 concurrent', got '{self.taken.limit}'. "
+                f"renew: expected a lease, of a limit such as '20 concurrent', got '{self._check.limit}'. "
                 "What a rate has admitted does not end."
             )
         if self.settled:
             raise AlreadySettled("renew: expected a lease that is held, but it was given back or refused.")
-        return renew(self.taken, self.decision, getattr(self.limiter.store, "has_room", True))
+        return renew(self._check, self.decision, getattr(self._limiter.store, "has_room", True))
 
-    def renewed(self, decision: Decision) -> Decision:
+    def _renewed(self, decision: Decision) -> Decision:
         if decision:
             self.decision = decision
         else:
             self.settled = True  # nothing is left to give back
         return decision
 
-    def __bool__(self) -> bool:
-        return self.decision.allowed
+    def _expect_allowed(self) -> None:
+        if not self.decision.allowed:
+            raise LimitExceeded(self.decision, self._limiter.name)
+
+    def _is_to_give_back(self, error: type[BaseException] | None) -> bool:
+        """Whether the end of the block gives everything back: after an exception, and always for a lease."""
+        return not self.settled and (error is not None or self._check.limit.is_leased)
+
+
+class Reservation(AnyReservation):
+    """``cost`` taken in advance.  Settle it once, for what was really used; unsettled, it stays as taken."""
+
+    def __init__(self, limiter: Limiter, check: Check, decision: Decision) -> None:
+        super().__init__(limiter, check)
+        self.decision = decision
+        self.settled = not decision.allowed
+        self._flows = limiter._flows()
+
+    def settle(self, actual: int) -> Decision:
+        """Give back what was not used, or charge the excess, but never below zero."""
+        return self._flows.run(self._settlement(actual))
+
+    def renew(self) -> Decision:
+        """Restart the period of the lease; refused if it had ended and others have taken its place."""
+        return self._renewed(self._flows.run(self._renewal()))
 
     def __enter__(self) -> Reservation:
-        if not self.decision.allowed:
-            raise LimitExceeded(self.decision, self.limiter.name)
+        self._expect_allowed()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if not self.settled and (kind is not None or self.taken.limit.is_leased):
+        if self._is_to_give_back(kind):
             self.settle(0)
 
 
-class AsyncReservation(Reservation):
-    """A reservation on an event loop: await it, or enter it with ``async with``."""
+class AsyncReservation(AnyReservation):
+    """A reservation on an event loop: await it, or enter it with ``async with``, which renews a lease by itself."""
 
-    heartbeat: Heartbeat | None = None
+    _heartbeat: Heartbeat | None = None
 
     def __init__(self, limiter: AsyncLimiter, check: Check, patience: int | None, priority: int) -> None:
-        self.limiter = limiter  # type: ignore[assignment]
-        self.taken = check
-        self.patience = patience
-        self.priority = priority
+        super().__init__(limiter, check)
+        self._patience = patience
+        self._priority = priority
+        self._flows = limiter._flows()
         self.settled = True  # nothing is taken yet
 
-    async def take(self) -> AsyncReservation:
-        limiter = self.limiter
-        if self.patience is None:
-            self.decision = await limiter.ask("check", self.taken)  # type: ignore[misc]
+    async def _take(self) -> AsyncReservation:
+        if self._patience is None:
+            self.decision = await self._flows.ask("check", self._check)
         else:
-            flow = acquire(limiter.lines, self.taken, self.patience, limiter.clock, self.priority)
-            self.decision = await adrive(flow, limiter.store, limiter.clock, limiter.lines)
+            self.decision = await self._flows.acquire(self._check, self._patience, self._priority)
         self.settled = not self.decision.allowed
         return self
 
     def __await__(self) -> Generator[Any, None, AsyncReservation]:
-        return self.take().__await__()
+        return self._take().__await__()
 
-    async def settle(self, actual: int) -> Decision:  # type: ignore[override]
-        """Give back what was not used, or charge what was used above the reservation, as far as it is there."""
-        flow = self.settlement(actual)
-        return await adrive(flow, self.limiter.store, self.limiter.clock, self.limiter.lines)
+    async def settle(self, actual: int) -> Decision:
+        """Give back what was not used, or charge the excess, but never below zero."""
+        return await self._flows.run(self._settlement(actual))
 
-    async def renew(self) -> Decision:  # type: ignore[override]
-        """Let the lease begin anew, so that it ends one period from now; ``async with`` does it by itself."""
-        limiter = self.limiter
-        return self.renewed(await adrive(self.renewal(), limiter.store, limiter.clock, limiter.lines))
+    async def renew(self) -> Decision:
+        """Restart the period of the lease; refused if it had ended and others have taken its place."""
+        return self._renewed(await self._flows.run(self._renewal()))
 
     async def __aenter__(self) -> AsyncReservation:
-        await self.take()
-        self.__enter__()
-        if self.taken.limit.is_leased:
+        await self._take()
+        self._expect_allowed()
+        if self._check.limit.is_leased:
             from ratekeeper.flow.heartbeat import Heartbeat
 
-            self.heartbeat = Heartbeat(self.taken.limit.micros, self.keep)  # type: ignore[union-attr]
+            self._heartbeat = Heartbeat(self._check.limit.micros, self._keep)  # type: ignore[union-attr]
         return self
 
-    async def keep(self) -> None:
+    async def _keep(self) -> None:
         if not self.settled:
             await self.renew()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if self.heartbeat is not None:
-            await self.heartbeat.stop()
-        if not self.settled and (kind is not None or self.taken.limit.is_leased):
+        if self._heartbeat is not None:
+            await self._heartbeat.stop()
+        if self._is_to_give_back(kind):
             await self.settle(0)

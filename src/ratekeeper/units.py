@@ -1,7 +1,7 @@
 """Text and numbers <-> counts and whole microseconds.
 
-``"100/minute burst 20"`` is parsed here into plain numbers and written back; ``model.Limit`` decides
-whether the numbers make a possible limit.  No regular expressions: importing ratekeeper stays cheap.
+``"100/minute burst 20"`` is parsed here into numbers and written back; ``limit.Limit`` decides whether the numbers make
+a possible limit.  No regular expressions: importing ratekeeper stays cheap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Seconds = float | int | timedelta
 
 SECOND = 1_000_000
-LEASE = 60 * SECOND  # what is taken of "20 concurrent" ends by itself after this
+LEASE = 60 * SECOND  # a lease of "20 concurrent" ends by itself after this
 
 # The largest first: a period is written in the largest unit that divides it.
 UNITS: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -59,7 +59,7 @@ def parse_period(text: str, place: str) -> int:
 
 
 def split(text: str) -> list[str]:
-    """Words, numbers and slashes: ``"10/5s"`` -> ``["10", "/", "5", "s"]``."""
+    """Words, numbers and slashes, in lower case: ``"10/5s"`` -> ``["10", "/", "5", "s"]``."""
     words: list[str] = []
     kind = ""
     for letter in text.lower():
@@ -89,10 +89,10 @@ def take_period(words: list[str], place: str) -> tuple[int, list[str]]:
     scale = 1
     if words and words[0][:1].isdecimal():
         digits = words[0].replace("_", "").replace(",", "")
-        whole, _, fraction = digits.partition(".")
-        if not ((whole + fraction).isascii() and (whole + fraction).isdecimal() and len(digits) <= 20):
+        integer, _, fraction = digits.partition(".")
+        if not ((integer + fraction).isascii() and (integer + fraction).isdecimal() and len(digits) <= 20):
             raise InvalidLimit(f"{place}: expected a length of the period, got {shown(words[0])}.")
-        amount, scale = int(whole + fraction), 10 ** len(fraction)
+        amount, scale = int(integer + fraction), 10 ** len(fraction)
         words = words[1:]
     unit = words[0] if words else ""
     if unit not in SPELLINGS:
@@ -110,8 +110,10 @@ def take_period(words: list[str], place: str) -> tuple[int, list[str]]:
 
 
 def parse_limit(text: str) -> dict[str, int | str]:
-    """``"10/second burst 20 token_bucket"`` -> the arguments of a Limit; what is not said is absent."""
+    """``"10/second burst 20 token_bucket"`` -> the arguments of a Limit that the text gives."""
     place = f"limit {shown(text)}"
+    if limits := several_limits(text):
+        raise InvalidLimit(f"{place}: expected one limit, got {len(limits)} in one text. Write a list: {limits}.")
     words = split(text)
     if not words:
         raise InvalidLimit(f"{place}: expected a limit such as '100/minute', got nothing.")
@@ -124,28 +126,37 @@ def parse_limit(text: str) -> dict[str, int | str]:
             "Write for example '100/minute' or '5 per 10 seconds'."
         )
     micros, words = take_period(words[1:], place)
-    found: dict[str, int | str] = {"count": count, "micros": micros}
+    arguments: dict[str, int | str] = {"count": count, "micros": micros}
     while words:
         word = words[0]
-        if word in found:
+        if word in arguments:
             raise InvalidLimit(f"{place}: expected {word!r} once, got it twice.")
-        if word in ALGORITHMS and "algorithm" in found:
-            raise InvalidLimit(f"{place}: expected one algorithm, got {found['algorithm']} and {word}.")
+        if word in ALGORITHMS and "algorithm" in arguments:
+            raise InvalidLimit(f"{place}: expected one algorithm, got {arguments['algorithm']} and {word}.")
         if word in ("burst", "slices"):
-            found[word], words = take_number(words[1:], place, f"a number after {word!r}")
+            arguments[word], words = take_number(words[1:], place, f"a number after {word!r}")
         elif word in ALGORITHMS:
-            found["algorithm"], words = word, words[1:]
+            arguments["algorithm"], words = word, words[1:]
         else:
             known = ("burst", "slices", *ALGORITHMS)
             raise InvalidLimit(
                 f"{place}: expected 'burst', 'slices' or an algorithm after the period, "
                 f"got {shown(word)}.{did_you_mean(word, known)}"
             )
-    return found
+    return arguments
+
+
+def several_limits(text: str) -> list[str]:
+    """The limits of ``"100/minute;1000/hour"``, as other libraries write several; [] for any other text."""
+    for mark in ";|,":
+        texts = [each.strip() for each in text.split(mark)]
+        if len(texts) > 1 and all(each[:1].isdecimal() and ("/" in each or " per " in each) for each in texts):
+            return texts
+    return []
 
 
 def parse_leases(count: int, words: list[str], place: str) -> dict[str, int | str]:
-    """What follows ``20 concurrent``: nothing, or ``for 30 seconds``, after which a lease ends by itself."""
+    """Parse what follows ``20 concurrent``: nothing, or ``for 30 seconds``, after which a lease ends by itself."""
     micros = LEASE
     if words[:1] == ["for"]:
         micros, words = take_period(words[1:], place)

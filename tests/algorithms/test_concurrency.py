@@ -150,24 +150,24 @@ def test_async_blocks_renew_at_every_beat(make_store):
         clock = FakeClock(start=100.0)
         limiter = AsyncLimiter("1 concurrent for 30 seconds", store=make_store(clock))
         async with limiter.reserve("k") as lease:
-            assert lease.heartbeat.seconds == 10.0
+            assert lease._heartbeat.seconds == 10.0
             for _ in range(5):
                 clock.advance(29)
-                lease.heartbeat.beat()
-                await lease.heartbeat.beating
+                lease._heartbeat.beat()
+                await lease._heartbeat.beating
             assert not await limiter.check("k")  # long after the first lease would have ended
             clock.advance(29)
-            lease.heartbeat.beat()  # still under way at the end of the block
+            lease._heartbeat.beat()  # still under way at the end of the block
         assert (await limiter.peek("k")).remaining == 1
-        assert lease.heartbeat.timer.cancelled()
+        assert lease._heartbeat.timer.cancelled()
         async with limiter.reserve("k") as lost:
             clock.advance(30)
             assert await limiter.check("k")
-            lost.heartbeat.beat()
-            await lost.heartbeat.beating
+            lost._heartbeat.beat()
+            await lost._heartbeat.beating
             assert lost.settled
-            lost.heartbeat.beat()  # nothing to renew
-            await lost.heartbeat.beating
+            lost._heartbeat.beat()  # nothing to renew
+            await lost._heartbeat.beating
         assert (await limiter.peek("k")).remaining == 0  # that of the other
 
     asyncio.run(main())
@@ -228,7 +228,7 @@ def test_cancellation_gives_it_back(make_store):
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert (await limiter.peek("k")).remaining == 1
-        assert not limiter.lines.lines
+        assert not limiter._flows().queue.waiting
 
     asyncio.run(main())
 
@@ -365,6 +365,6 @@ def test_a_lease_is_not_refunded_by_key():
     with pytest.raises(InvalidInput) as caught:
         Limiter("2 concurrent").refund("k")
     assert str(caught.value) == (
-        "refund: expected the reservation of a lease to be settled, as a lease of '2 concurrent' is known by when it "
-        "was taken. Use reserve() as a block."
+        "refund: expected a limit without leases, got '2 concurrent', whose leases are told apart by when they were "
+        "taken. Use reserve() as a block, or settle its reservation."
     )

@@ -14,16 +14,16 @@ NO = Decision(False, 1, 0, 1.0, 1.0)
 
 
 def test_a_free_place_is_taken_at_once():
-    lines, clock = WaitQueue(), FakeClock()
-    flow = acquire(lines, wanted(), None, clock)
-    assert read(next(flow)) == ("Ask", "check")  # who waits for ever need not foresee for how long
+    queue, clock = WaitQueue(), FakeClock()
+    flow = acquire(queue, wanted(), None, clock)
+    assert read(next(flow)) == ("Ask", "check")  # a wait without timeout needs no prediction
     assert result(flow, (YES,)) is YES
-    assert not lines.lines
+    assert not queue.waiting
 
 
 def test_a_refusal_is_slept_off():
-    lines, clock = WaitQueue(), FakeClock()
-    flow = acquire(lines, wanted(), 5_000_000, clock)
+    queue, clock = WaitQueue(), FakeClock()
+    flow = acquire(queue, wanted(), 5_000_000, clock)
     next(flow)
     assert read(flow.send((0, (1_000_000,)))) == ("Ask", "check")
     assert read(flow.send((NO,))) == ("Sleep", 1_000_000)
@@ -33,18 +33,18 @@ def test_a_refusal_is_slept_off():
 
 def test_a_refusal_for_ever_is_not_slept_off():
     """While a store is away its stand-in has a share of the limit, which may be too small for a cost."""
-    lines = WaitQueue()
-    flow = acquire(lines, wanted(), None, FakeClock())
+    queue = WaitQueue()
+    flow = acquire(queue, wanted(), None, FakeClock())
     next(flow)
     never = Decision(False, 1, 0, None, 1.0)
     assert result(flow, (never,)) is never
-    assert not lines.lines
+    assert not queue.waiting
 
 
 def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
-    lines, clock = WaitQueue(), FakeClock()
-    ahead = lines.join("key", (1,))
-    flow = acquire(lines, wanted(), 3_000_000, clock)
+    queue, clock = WaitQueue(), FakeClock()
+    ahead = queue.join("key", (1,))
+    flow = acquire(queue, wanted(), 3_000_000, clock)
     next(flow)
     turn = flow.send((0, (0,)))
     assert isinstance(turn, Turn)
@@ -52,21 +52,21 @@ def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
     assert read(flow.send(False)) == ("Ask", "peek")
     refused = result(flow, (NO,))
     assert (refused.allowed, refused.retry_after) == (False, 1.0)
-    assert list(lines.lines["key"]) == [ahead]
+    assert list(queue.waiting["key"]) == [ahead]
 
 
-def test_what_cannot_be_foreseen_is_tried():
-    lines, clock = WaitQueue(), FakeClock()
-    flow = acquire(lines, wanted(), 1_000, clock)
+def test_a_wait_that_cannot_be_predicted_is_tried():
+    queue, clock = WaitQueue(), FakeClock()
+    flow = acquire(queue, wanted(), 1_000, clock)
     next(flow)
     assert read(flow.throw(StoreUnavailable("redis://x", "is gone"))) == ("Ask", "check")
     assert result(flow, (NO,)) is NO  # one second is too long
 
 
 def test_a_queue_whose_turn_comes_too_late_is_left_again():
-    lines, clock = WaitQueue(), FakeClock()
+    queue, clock = WaitQueue(), FakeClock()
     leaky = Limit.parse("1/second burst 9 leaky_bucket")
-    flow = acquire(lines, wanted(limit=leaky), 1_000_000, clock)
+    flow = acquire(queue, wanted(limit=leaky), 1_000_000, clock)
     next(flow)
     assert read(flow.send((0, (1_000_000,)))) == ("Ask", "check")
     late = Decision(True, 9, 5, 0.0, 4.0, delay=3.0)  # somebody was quicker
@@ -78,8 +78,8 @@ def test_a_queue_whose_turn_comes_too_late_is_left_again():
 
 
 def test_an_exception_while_waiting_in_a_queue_gives_the_place_back():
-    lines, clock = WaitQueue(), FakeClock()
-    flow = acquire(lines, wanted(limit=Limit.parse("1/second burst 9 leaky_bucket")), None, clock)
+    queue, clock = WaitQueue(), FakeClock()
+    flow = acquire(queue, wanted(limit=Limit.parse("1/second burst 9 leaky_bucket")), None, clock)
     next(flow)
     assert isinstance(flow.send((Decision(True, 9, 5, 0.0, 4.0, delay=3.0),)), Sleep)
     assert read(flow.throw(KeyboardInterrupt)) == ("Ask", "refund")

@@ -1,4 +1,4 @@
-"""Waiting in line: priorities, plans of several checks, and lines that are left by closing, forking and dead loops."""
+"""Waiting in a queue: priorities, plans of several checks, and queues left by closing, forking and dead loops."""
 
 import asyncio
 import gc
@@ -11,7 +11,7 @@ from ratekeeper import AsyncLimiter, Closed, Limit, Limiter
 from ratekeeper.check import Check
 from ratekeeper.flow.acquire import acquire, acquire_plan
 from ratekeeper.flow.drive import adrive
-from ratekeeper.flow.queue import WaitQueue, foresee
+from ratekeeper.flow.queue import WaitQueue, predict_wait
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock
 from tests.flow.replies import YES, read, result, wanted
@@ -32,7 +32,7 @@ def test_a_higher_priority_goes_first_but_not_before_whoever_is_first_in_line():
             for name, priority in [("a", 0), ("b", 0), ("c", 5), ("d", 1), ("e", 5), ("f", -1), ("g", 0)]:
                 tasks.create_task(wait(name, priority))
         assert served == [(name, float(turn)) for turn, name in enumerate("acedbgf", start=1)]
-        assert not limiter.lines.lines
+        assert not limiter._flows().queue.waiting
 
     asyncio.run(main())
 
@@ -77,13 +77,13 @@ def plan(requests, tokens, cost):
 def test_a_plan_waits_until_all_of_it_fits_and_takes_nothing_before():
     async def main():
         clock = FakeClock()
-        store, lines = MemoryStore(clock=clock), WaitQueue()
+        store, queue = MemoryStore(clock=clock), WaitQueue()
         served = []
 
         async def wait(cost, patience=None):
             wanted = plan("60/minute burst 2", "600/minute burst 100", cost)
-            flow = acquire_plan(lines, "k", wanted, patience, clock)
-            decisions = await adrive(flow, store, clock, lines)
+            flow = acquire_plan(queue, "k", wanted, patience, clock)
+            decisions = await adrive(flow, store, clock, queue)
             served.append((cost, all(decisions), clock.now))
             return decisions
 
@@ -99,15 +99,15 @@ def test_a_plan_waits_until_all_of_it_fits_and_takes_nothing_before():
     asyncio.run(main())
 
 
-def test_a_clock_that_stepped_back_is_foreseen_too():
+def test_a_prediction_survives_a_clock_that_stepped_back():
     clock = FakeClock(start=10**6)
-    store, lines = MemoryStore(clock=clock), WaitQueue()
+    store, queue = MemoryStore(clock=clock), WaitQueue()
     wanted = plan("60/minute burst 2", "600/minute burst 100", 100)
     assert all(store.check(wanted))
     clock.advance(-1000)
 
     async def main():
-        return await adrive(acquire_plan(lines, "k", wanted, None, clock), store, clock, lines)
+        return await adrive(acquire_plan(queue, "k", wanted, None, clock), store, clock, queue)
 
     assert all(asyncio.run(main()))
     assert clock.now == 10**6 - 1000 + 10
@@ -132,8 +132,8 @@ def queue_up(limiter, number, outcomes):
 
 
 def waiting(limiter, number):
-    line = limiter.lines.lines.get("k", ())
-    return len(line) == number and all(ticket.wake.__name__ != "nobody" for ticket in list(line)[1:])
+    line = limiter._flows().queue.waiting.get("k", ())
+    return len(line) == number and all(waiter.wake.__name__ != "wake_nothing" for waiter in list(line)[1:])
 
 
 def test_whoever_waits_when_a_limiter_is_closed_is_told():
@@ -150,7 +150,7 @@ def test_whoever_waits_when_a_limiter_is_closed_is_told():
     assert [str(outcome) for outcome in outcomes] == [
         "limiter 'api': expected an open limiter, but it was closed. Make a new one."
     ] * 3
-    assert not limiter.lines.lines
+    assert not limiter._flows().queue.waiting
 
 
 def test_tasks_that_wait_when_a_limiter_is_closed_are_told():
@@ -196,58 +196,58 @@ def test_tasks_of_a_loop_that_was_closed_do_not_stop_those_of_another():
     tasks = [dead.create_task(limiter.acquire("k")) for _ in range(3)]
     for _ in range(5):
         dead.run_until_complete(asyncio.sleep(0))
-    assert len(limiter.lines.lines["k"]) == 3
+    assert len(limiter._flows().queue.waiting["k"]) == 3
     dead.close()
     for task in tasks:
         task._log_destroy_pending = False
     clock.sleepers.clear()
     del tasks, task
     gc.collect()
-    assert not limiter.lines.lines
+    assert not limiter._flows().queue.waiting
     clock.auto = True
     assert asyncio.run(limiter.acquire("k"))
 
 
 def test_a_turn_that_has_come_wakes_at_once():
-    lines, woken = WaitQueue(), []
-    first, second = lines.join("key", (1,)), lines.join("key", (1,))
-    lines.when_first(first, lambda: woken.append("first"))
-    lines.when_first(second, lambda: woken.append("second"))
+    queue, woken = WaitQueue(), []
+    first, second = queue.join("key", (1,)), queue.join("key", (1,))
+    queue.when_first(first, lambda: woken.append("first"))
+    queue.when_first(second, lambda: woken.append("second"))
     assert woken == ["first"]
-    lines.leave(first, served=True)
+    queue.leave(first, served=True)
     assert woken == ["first", "second"]
-    lines.leave(second, served=True)
-    assert not lines.lines
+    queue.leave(second, served=True)
+    assert not queue.waiting
 
 
 def test_whoever_leaves_from_the_middle_wakes_nobody():
-    lines, woken = WaitQueue(), []
-    tickets = [lines.join("key", (1,)) for _ in range(3)]
-    for ticket in tickets:
-        foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket)
-    assert [ticket.foreseen[0] for ticket in tickets] == [0, 1_000_000, 2_000_000]
-    lines.when_first(tickets[2], lambda: woken.append(2))
-    lines.leave(tickets[1], served=False)
+    queue, woken = WaitQueue(), []
+    waiters = [queue.join("key", (1,)) for _ in range(3)]
+    for waiter in waiters:
+        predict_wait((wanted(),), (0,), 0, queue.ahead(waiter), waiter)
+    assert [waiter.predicted[0] for waiter in waiters] == [0, 1_000_000, 2_000_000]
+    queue.when_first(waiters[2], lambda: woken.append(2))
+    queue.leave(waiters[1], served=False)
     assert woken == []
-    assert [ticket.foreseen for ticket in lines.lines["key"]] == [None, None]
-    assert foresee((wanted(),), (0,), 0, lines.ahead(tickets[2]), tickets[2]) == 1_000_000
+    assert [waiter.predicted for waiter in queue.waiting["key"]] == [None, None]
+    assert predict_wait((wanted(),), (0,), 0, queue.ahead(waiters[2]), waiters[2]) == 1_000_000
 
 
 def test_a_cost_ahead_that_can_never_pass_holds_up_nobody():
-    lines = WaitQueue()
-    lines.join("key", (99,))
-    ticket = lines.join("key", (1,))
-    assert foresee((wanted(),), (0,), 0, lines.ahead(ticket), ticket) == 0
+    queue = WaitQueue()
+    queue.join("key", (99,))
+    waiter = queue.join("key", (1,))
+    assert predict_wait((wanted(),), (0,), 0, queue.ahead(waiter), waiter) == 0
 
 
-def test_a_forked_child_begins_with_empty_lines():
+def test_a_forked_child_begins_with_empty_queues():
     """In the child itself nobody measures what is run: see also the test with a real fork."""
-    lines, clock = WaitQueue(), FakeClock()
-    before = acquire(lines, wanted(), None, clock)
+    queue, clock = WaitQueue(), FakeClock()
+    before = acquire(queue, wanted(), None, clock)
     next(before)
-    lines.in_child()
-    after = acquire(lines, wanted(), None, clock)
+    queue.in_child()
+    after = acquire(queue, wanted(), None, clock)
     assert read(next(after)) == ("Ask", "check")  # first in line
     assert result(before, (YES,)) is YES  # a place that is gone is left in peace
     assert result(after, (YES,)) is YES
-    assert not lines.lines
+    assert not queue.waiting

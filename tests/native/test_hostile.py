@@ -51,7 +51,7 @@ def limits(request):
 def asked(limiter):
     """Each way to ask, once: what a limiter admits of five calls for each of three keys."""
     taken = [limiter.check("k").allowed for _ in range(5)]
-    taken += [limiter.store.check((limiter.plan("j", 1),))[0].allowed for _ in range(5)]
+    taken += [limiter.store.check((limiter._plan("j", 1),))[0].allowed for _ in range(5)]
     prepared = limiter.store.prepare(((limiter.name, limiter.limits, 1),))
     taken += [prepared.check(("i",))[0] for _ in range(5)]
     limiter.peek("k")
@@ -75,7 +75,7 @@ def test_a_clock_that_clears_the_store_leaves_it_whole(limits):
     limiter = Limiter(limits, store=NativeStore(clock=clock, max_keys=20))
     for number in range(100):
         assert limiter.check(f"key {number % 7}")
-        assert limiter.store.check((limiter.plan("k", 1), limiter.plan("j", 2)))[0]
+        assert limiter.store.check((limiter._plan("k", 1), limiter._plan("j", 2)))[0]
         assert limiter.store.prepare(((limiter.name, limiter.limits, 1),) * 2).check(("k", "j"))[0]
     assert limiter.store.size() == 2
 
@@ -103,13 +103,13 @@ def test_a_clock_that_closes_the_limiter_lets_the_call_end(limits):
     clock = Hostile(lambda: (limiter.store.close(), gc.collect(0)))
     limiter = Limiter(limits, store=NativeStore(clock=clock))
     assert limiter.check("k", 3)
-    assert limiter.store.check((limiter.plan("k", 1),))[0]
+    assert limiter.store.check((limiter._plan("k", 1),))[0]
 
 
 def test_a_clock_that_raises_in_the_middle_takes_nothing(limits):
     clock = Hostile(lambda: None)
     limiter = Limiter(limits, store=NativeStore(clock=clock))
-    plan = (limiter.plan("k", 1), limiter.plan("j", 1))
+    plan = (limiter._plan("k", 1), limiter._plan("j", 1))
     assert limiter.check("k")
     clock.act = lambda: 1 / 0
     for ask in (lambda: limiter.check("k"), lambda: limiter.peek("k"), lambda: limiter.refund("k")):
@@ -314,7 +314,7 @@ def test_calls_keep_no_reference_to_what_they_are_given(limits):
     clock, ways = Hostile(lambda: None), []
     limiter = Limiter(limits, store=NativeStore(clock=clock))
     key, other, cost, wrong = str(10**6), ("a", 10**6), int("1234567890"), object()
-    plan = (limiter.plan(key, 1), limiter.plan(other, 2))
+    plan = (limiter._plan(key, 1), limiter._plan(other, 2))
     for ask in (limiter.check, limiter.peek, limiter.store.table(limiter.name, limiter.limits).peek):
         ways += [lambda ask=ask: ask(key), lambda ask=ask: ask(other, cost), lambda ask=ask: ask(key=key, cost=cost)]
         ways += [lambda ask=ask: ask(wrong), lambda ask=ask: ask(key, wrong), lambda ask=ask: ask(key, key=key)]
@@ -350,7 +350,7 @@ def test_a_store_in_a_cycle_is_collected():
     clock = Clock()
     clock.store = NativeStore(clock=clock)
     limiter = Limiter("3/hour", store=clock.store)
-    clock.store.check((limiter.plan("k", 1),))
+    clock.store.check((limiter._plan("k", 1),))
     clock.check = limiter.check
     gone = weakref.ref(clock)
     del clock, limiter
@@ -390,7 +390,7 @@ def test_threads_that_clear_ask_and_change_the_clock_at_once():
             for turn in range(300):
                 limiter = limiters[(turn + number) % len(limiters)]
                 limiter.check(f"k{turn % 90}", cost=1 + turn % 3)
-                store.check((limiter.plan("a", 1), limiters[0].plan("b", 1)))
+                store.check((limiter._plan("a", 1), limiters[0]._plan("b", 1)))
                 prepared.check((f"k{turn % 90}", "b"))
                 if turn % 50 == number:
                     store.clear()

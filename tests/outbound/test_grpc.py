@@ -308,7 +308,7 @@ def test_cancelling_an_async_call_that_waits_gives_its_place_back():
             clock.advance(1.0)  # not 2.0: the place of the one that left is free
             assert await again == b"x"
             assert shop.times == [0.0, 1.0]
-            assert not own.line.traffic.lines.lines
+            assert not own.line.traffic.lines.waiting
 
     async def as_coroutine(made):
         return await made

@@ -97,7 +97,7 @@ def test_the_table_is_consistent_whatever_is_done_to_it():
         act(key)
         if chance.random() < 0.2:
             clock.advance(chance.random())
-        plan = tuple(limiter.plan(f"k{chance.randrange(60)}", 1) for _ in range(3))
+        plan = tuple(limiter._plan(f"k{chance.randrange(60)}", 1) for _ in range(3))
         store.check(plan)
         for states, keys in store.shelves.values():
             assert len(states) == len(keys) <= 20
@@ -199,7 +199,7 @@ def test_a_plan_pays_in_all_places_or_in_none():
     store = MemoryStore(clock=FakeClock(start=50.0))
     user, address = Limit.parse("5/minute"), Limit.parse("3/minute sliding_log")
     makers = Limiter(user, store=store, name="user"), Limiter(address, store=store, name="address")
-    plan = (makers[0].plan("ann", 1), makers[1].plan("1.2.3.4", 1))
+    plan = (makers[0]._plan("ann", 1), makers[1]._plan("1.2.3.4", 1))
     answers = [store.check(plan) for _ in range(5)]
     assert [all(decisions) for decisions in answers] == [True, True, True, False, False]
     assert [decision.remaining for decision in store.peek(plan)] == [2, 0]

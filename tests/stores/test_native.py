@@ -66,7 +66,7 @@ def test_a_key_means_the_same_to_check_and_to_a_plan():
         assert limiter.check(key), key
         assert not limiter.check(key), key
         assert not limiter.peek(key), key
-        assert not limiter.store.check((limiter.plan(key, 1),))[0], key
+        assert not limiter.store.check((limiter._plan(key, 1),))[0], key
         assert not limiter.store.prepare(((limiter.name, limiter.limits, 1),)).check((key,))[0], key
     assert limiter.store.table(limiter.name, limiter.limits).shelf.keys == len(keys)
 

@@ -1,1 +1,1 @@
-"""What a limiter does beyond one check: wait its turn, settle, renew.  Generators of effects; no I/O."""
+"""What a limiter does beyond one check: wait for a turn, settle, renew.  Generators of effects; no I/O."""

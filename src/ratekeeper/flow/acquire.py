@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ratekeeper.check import Check
 from ratekeeper.decision import Decision
 from ratekeeper.errors import Closed, StoreUnavailable
 from ratekeeper.flow.effects import Ask, Sleep, Turn
-from ratekeeper.flow.queue import WaitQueue, foresee
+from ratekeeper.flow.queue import predict_wait
 from ratekeeper.flow.settle import ask, give_back
 from ratekeeper.limit import empty_state
 from ratekeeper.units import SECOND
@@ -14,61 +13,63 @@ from ratekeeper.units import SECOND
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from ratekeeper.check import Plan
+    from collections.abc import Hashable
+
+    from ratekeeper.check import Check, Plan
     from ratekeeper.clock import Clock
     from ratekeeper.flow.effects import Flow
-    from ratekeeper.flow.queue import Line
+    from ratekeeper.flow.queue import WaitQueue
 
 
-# Microseconds between two looks for a lease that was given back.
-SHORTEST_LOOK = 1_000
-LONGEST_LOOK = 32_000
+# Microseconds between two attempts to take a lease that another call may have given back.
+SHORTEST_RETRY = 1_000
+LONGEST_RETRY = 32_000
 
 
-def acquire(lines: WaitQueue, check: Check, patience: int | None, clock: Clock, priority: int = 0) -> Flow[Decision]:
-    """Wait for one's turn on one check: see ``acquire_plan``."""
-    (decision,) = yield from acquire_plan(lines, check.key, (check,), patience, clock, priority)
+def acquire(queue: WaitQueue, check: Check, patience: int | None, clock: Clock, priority: int = 0) -> Flow[Decision]:
+    """Wait for a turn on one check: see ``acquire_plan``."""
+    (decision,) = yield from acquire_plan(queue, check.key, (check,), patience, clock, priority)
     return decision
 
 
 def acquire_plan(
-    lines: WaitQueue, line: Line, plan: Plan, patience: int | None, clock: Clock, priority: int = 0
+    queue: WaitQueue, key: Hashable, plan: Plan, patience: int | None, clock: Clock, priority: int = 0
 ) -> Flow[tuple[Decision, ...]]:
-    """Wait for one's turn, first come first served in each line; refused at once if it would come too late.
+    """Wait for a turn in the queue of ``key``; refuse at once if it would come after ``patience`` microseconds.
 
-    Whoever gives up or is cancelled leaves the line and, if it had been admitted to a queue, gives that back.
+    A call that gives up or is cancelled leaves the queue.  If a leaky bucket had admitted it, it gives that back.
     """
     began = clock.nanos() // 1000
-    ticket = lines.join(line, tuple([check.cost for check in plan]), priority)
+    waiter = queue.join(key, tuple([check.cost for check in plan]), priority)
     served = False
     try:
-        look = SHORTEST_LOOK
+        retry = SHORTEST_RETRY
         wait: int | None = 0 if is_possible(plan) else None
         if wait is not None and patience is not None and not any(check.limit.is_leased for check in plan):
             try:
                 now, states = yield Ask("states", plan)
             except StoreUnavailable:
-                pass  # nothing can be foreseen: wait in line, and see
+                pass  # without states there is no prediction: wait in the queue, and check
             else:
-                wait = foresee(plan, states, now, lines.ahead(ticket), ticket)
+                wait = predict_wait(plan, states, now, queue.ahead(waiter), waiter)
         if wait is None or (patience is not None and wait > patience):
             decisions = yield from ask("peek", plan)
             return postponed(decisions, wait)
-        if not lines.is_first(ticket) and not (yield Turn(ticket, patience)):
+        if not queue.is_first(waiter) and not (yield Turn(waiter, patience)):
             decisions = yield from ask("peek", plan)
             return postponed(decisions, 0)
         while True:
-            if lines.closed:
-                raise Closed(lines.closed)
+            if queue.closed:
+                raise Closed(queue.closed)
             decisions = yield from ask("check", plan)
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
             allowed = all(decisions)
-            wait = longest([one.delay if allowed else one.retry_after for one in decisions])
+            wait = longest([decision.delay if allowed else decision.retry_after for decision in decisions])
             if wait and not allowed:
-                wait, look = sooner(plan, decisions, wait, look, left)
-            is_denied = any(one.reason.startswith("deny") for one in decisions)
+                wait, retry = next_attempt(plan, decisions, wait, retry, left)
+            is_denied = any(decision.reason.startswith("deny") for decision in decisions)
             if wait is None or (left is not None and wait > left) or is_denied:
-                if allowed:  # admitted to a queue, but its turn comes too late
+                if allowed:  # admitted to a leaky bucket, but its turn comes too late
                     yield from give_back(plan, decisions[0])
                     return postponed(decisions, wait)
                 return decisions
@@ -77,19 +78,19 @@ def acquire_plan(
                 break
             yield Sleep(wait)
     finally:
-        lines.leave(ticket, served)
+        queue.leave(waiter, served)
     if wait:
         try:
             yield Sleep(wait)
         except BaseException:
             yield from give_back(plan, decisions[0])
             raise
-        return tuple([Decision(True, one.limit, one.remaining, 0.0, one.reset_after, 0.0) for one in decisions])
+        return tuple([Decision(True, each.limit, each.remaining, 0.0, each.reset_after, 0.0) for each in decisions])
     return decisions
 
 
 def is_possible(plan: Plan) -> bool:
-    """Whether every cost could pass a limit that nobody has used."""
+    """Whether every cost could pass its limit if nothing of it were used."""
     for check in plan:
         limit, cost = check.limit, check.cost
         if cost > 1 and limit.rule.retry_after(empty_state(limit), 0, limit, cost) is None:
@@ -97,31 +98,37 @@ def is_possible(plan: Plan) -> bool:
     return True
 
 
-def sooner(plan: Plan, decisions: tuple[Decision, ...], wait: int, look: int, left: int | None) -> tuple[int, int]:
-    """When to ask again, where leases are what is missing: soon, at the deadline at last, then ever less often."""
-    rates = [one.retry_after for check, one in zip(plan, decisions, strict=True) if not check.limit.is_leased]
+def next_attempt(
+    plan: Plan, decisions: tuple[Decision, ...], wait: int, retry: int, left: int | None
+) -> tuple[int, int]:
+    """How long to wait for the next attempt, and ``retry`` for the one after it.
+
+    A lease may be given back at any time, so attempts at one come early, back off to LONGEST_RETRY, and the last is
+    made at the deadline.  Limits without leases are worth another attempt only after ``wait``.
+    """
+    rates = [each.retry_after for check, each in zip(plan, decisions, strict=True) if not check.limit.is_leased]
     if len(rates) == len(plan):
-        return wait, look
-    soon = max(longest(rates) or 0, min(wait, look))
+        return wait, retry
+    soon = max(longest(rates) or 0, min(wait, retry))
     if left is not None and 0 < left < soon:
         soon = left
-    return soon, min(2 * look, LONGEST_LOOK)
+    return soon, min(2 * retry, LONGEST_RETRY)
 
 
 def postponed(decisions: tuple[Decision, ...], wait: int | None) -> tuple[Decision, ...]:
-    """Refusals, because the turn comes in ``wait`` microseconds and nobody waits that long."""
-    found = []
-    for one in decisions:
-        told = None if wait is None else max(wait / SECOND, one.retry_after or 0.0)
-        found.append(Decision(False, one.limit, one.remaining, told, one.reset_after, 0.0))
-    return tuple(found)
+    """The decisions as refusals: the turn comes in ``wait`` microseconds, which is too late; None: never."""
+    refusals = []
+    for decision in decisions:
+        retry_after = None if wait is None else max(wait / SECOND, decision.retry_after or 0.0)
+        refusals.append(Decision(False, decision.limit, decision.remaining, retry_after, decision.reset_after, 0.0))
+    return tuple(refusals)
 
 
-def longest(seconds: list[float | None]) -> int | None:
-    """The longest wait in microseconds; None if one of them never ends."""
-    found = 0
-    for one in seconds:
-        if one is None:
+def longest(waits: list[float | None]) -> int | None:
+    """The longest of ``waits`` in seconds, as microseconds; None if one of them never ends."""
+    micros = 0
+    for wait in waits:
+        if wait is None:
             return None
-        found = max(found, round(one * SECOND))
-    return found
+        micros = max(micros, round(wait * SECOND))
+    return micros

@@ -1,6 +1,6 @@
 """Runs flows: ``drive`` with blocking stores and sleeps, ``adrive`` on an event loop.
 
-The two are one function in two colours, kept so short that they can be compared by eye.
+The two are the same function, once blocking and once async, and short enough to be compared by eye.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-def drive(flow: Flow[T], store: Store, clock: Clock, lines: WaitQueue) -> T:
+def drive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue) -> T:
     outcome: Any = None
     step = flow.send
     while True:
@@ -36,13 +36,13 @@ def drive(flow: Flow[T], store: Store, clock: Clock, lines: WaitQueue) -> T:
                 outcome = None
                 clock.sleep(effect.micros)
             else:
-                outcome = wait_turn(effect, clock, lines)
+                outcome = wait_turn(effect, clock, queue)
             step = flow.send
         except BaseException as error:
             outcome, step = error, flow.throw
 
 
-async def adrive(flow: Flow[T], store: Store, clock: Clock, lines: WaitQueue) -> T:
+async def adrive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue) -> T:
     outcome: Any = None
     step = flow.send
     while True:
@@ -59,45 +59,45 @@ async def adrive(flow: Flow[T], store: Store, clock: Clock, lines: WaitQueue) ->
                 outcome = None
                 await clock.asleep(effect.micros)
             else:
-                outcome = await await_turn(effect, clock, lines)
+                outcome = await await_turn(effect, clock, queue)
             step = flow.send
         except BaseException as error:
             outcome, step = error, flow.throw
 
 
-def wait_turn(turn: Turn, clock: Clock, lines: WaitQueue) -> bool:
+def wait_turn(turn: Turn, clock: Clock, queue: WaitQueue) -> bool:
     gate = allocate_lock()
     gate.acquire()
-    lines.when_first(turn.ticket, gate.release)
+    queue.when_first(turn.waiter, gate.release)
     return clock.wait(gate, turn.micros)
 
 
-async def await_turn(turn: Turn, clock: Clock, lines: WaitQueue) -> bool:
+async def await_turn(turn: Turn, clock: Clock, queue: WaitQueue) -> bool:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    first: asyncio.Future[None] = loop.create_future()
+    is_first: asyncio.Future[None] = loop.create_future()
+
+    def set_first() -> None:
+        if not is_first.done():
+            is_first.set_result(None)
 
     def wake() -> None:
-        if not first.done():
-            first.set_result(None)
-
-    def called() -> None:
         if asyncio._get_running_loop() is loop:
-            wake()  # no need to wake the loop itself
+            set_first()  # already on its loop, which is awake
             return
         try:
-            loop.call_soon_threadsafe(wake)
-        except RuntimeError:  # that loop was closed with this task pending: it will never take its turn
-            lines.leave(turn.ticket, served=False)
+            loop.call_soon_threadsafe(set_first)
+        except RuntimeError:  # the loop was closed with this task pending: it will never take its turn
+            queue.leave(turn.waiter, served=False)
 
-    lines.when_first(turn.ticket, called)
+    queue.when_first(turn.waiter, wake)
     if turn.micros is None:
-        await first
+        await is_first
         return True
     deadline = asyncio.ensure_future(clock.asleep(turn.micros))
     try:
-        await asyncio.wait({first, deadline}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({is_first, deadline}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         deadline.cancel()
-    return first.done()
+    return is_first.done()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any, TypeVar
 
-    from ratekeeper.flow.queue import Ticket
+    from ratekeeper.flow.queue import Waiter
 
     T = TypeVar("T")
     Flow = Generator[Any, Any, T]
@@ -37,10 +37,10 @@ class Sleep:
 
 
 class Turn:
-    """Wait until ``ticket`` is first in its line, at most ``micros`` (None: for ever); whether it is, is sent back."""
+    """Wait until ``waiter`` is first in its queue, at most ``micros`` (None: for ever); sends back whether it is."""
 
-    __slots__ = ("micros", "ticket")
+    __slots__ = ("micros", "waiter")
 
-    def __init__(self, ticket: Ticket, micros: int | None) -> None:
-        self.ticket = ticket
+    def __init__(self, waiter: Waiter, micros: int | None) -> None:
+        self.waiter = waiter
         self.micros = micros

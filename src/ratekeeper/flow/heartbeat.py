@@ -1,6 +1,6 @@
-"""A lease that is held for long is renewed: every third of its time, on the event loop of its holder.
+"""Renews a lease for as long as its holder works: every third of the lease's period, on the holder's event loop.
 
-Real time, whatever clock decides: it is the holder's work that lasts.
+It uses real time, not the limiter's clock, because the holder's work takes real time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from asyncio import Task, TimerHandle
     from collections.abc import Awaitable, Callable
 
-BEATS = 3  # in the time of a lease: two may be missed
+BEATS = 3  # in one period of a lease: two may be missed
 
 
 class Heartbeat:
@@ -35,7 +35,7 @@ class Heartbeat:
         self.timer = self.loop.call_later(self.seconds, self.beat)
 
     async def stop(self) -> None:
-        """No beat from now on; one that is under way is waited for, as it changes what is held."""
+        """Stop renewing.  Wait for a renewal under way first, because it replaces the lease to be given back."""
         self.timer.cancel()
         if self.beating is not None and not self.beating.done():
             from asyncio import wait

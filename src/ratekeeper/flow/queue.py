@@ -1,4 +1,4 @@
-"""Who waits for which limit, in order, and when the turn of each will come.  No I/O."""
+"""Calls that wait for their turn, in order, and when each turn will come.  No I/O."""
 
 from __future__ import annotations
 
@@ -15,119 +15,126 @@ if TYPE_CHECKING:
     from ratekeeper.check import Plan
     from ratekeeper.limit import Limit, LimitSet, State
 
-    Line = Hashable  # what stands in one line: the key of a check, or all keys of a plan
 
+class Waiter:
+    """A call that waits in the queue of ``key``.
 
-class Ticket:
-    """A place in a line.  ``foreseen`` is the instant its turn will come, and the states it will leave."""
+    ``predicted`` is the instant of its turn and the states that its call will leave; None while not worked out.
+    """
 
-    __slots__ = ("costs", "foreseen", "line", "priority", "wake")
+    __slots__ = ("costs", "key", "predicted", "priority", "wake")
 
-    def __init__(self, line: Line, costs: tuple[int, ...], priority: int) -> None:
-        self.line = line
+    def __init__(self, key: Hashable, costs: tuple[int, ...], priority: int) -> None:
+        self.key = key
         self.costs = costs
         self.priority = priority
-        self.foreseen: tuple[int, tuple[State, ...]] | None = None
-        self.wake: Callable[[], object] = nobody
+        self.predicted: tuple[int, tuple[State, ...]] | None = None
+        self.wake: Callable[[], object] = wake_nothing
 
-    def woken(self) -> Callable[[], object]:
-        """What wakes it, once: to be called without holding the lock."""
-        wake, self.wake = self.wake, nobody
+    def take_wake(self) -> Callable[[], object]:
+        """Remove and return the wake-up callback; call it without holding the lock."""
+        wake, self.wake = self.wake, wake_nothing
         return wake
 
 
-def nobody() -> None:
-    """Wakes whoever does not sleep."""
+def wake_nothing() -> None:
+    """Default wake-up callback, of a waiter that is not asleep: does nothing."""
 
 
 class WaitQueue:
-    """Who waits for what: by priority, then in the order they came."""
+    """The waiting calls of one limiter: a queue for each key, by priority, then first come first served.
+
+    The key of a queue is the key of a check, or a tuple of all keys of a plan.
+    """
 
     def __init__(self) -> None:
-        self.lines: dict[Line, deque[Ticket]] = {}
+        self.waiting: dict[Hashable, deque[Waiter]] = {}
         self.lock = allocate_lock()
         self.closed = ""
         keep_through_fork(self)
 
     def in_child(self) -> None:
-        """A forked child has none of the threads that stand here: nobody would ever leave."""
-        self.lines = {}
+        """Empty the queues of a forked child: it has none of the threads that wait in them."""
+        self.waiting = {}
 
     def close(self, why: str) -> None:
-        """Let nobody wait any longer: whoever does raises Closed."""
+        """Wake every waiter; each then raises Closed with the text ``why``."""
         with self.lock:
             self.closed = why
-            waking = [ticket.woken() for line in self.lines.values() for ticket in line]
-        for wake in waking:
+            wakes = [waiter.take_wake() for queue in self.waiting.values() for waiter in queue]
+        for wake in wakes:
             wake()
 
-    def join(self, line: Line, costs: tuple[int, ...], priority: int = 0) -> Ticket:
-        """Stand behind all of this priority or a higher one; whoever is first is being served, and stays first."""
-        ticket = Ticket(line, costs, priority)
+    def join(self, key: Hashable, costs: tuple[int, ...], priority: int = 0) -> Waiter:
+        """Wait behind all of this priority or a higher one; the first is being served, and stays first."""
+        waiter = Waiter(key, costs, priority)
         with self.lock:
-            waiting = self.lines.setdefault(line, deque())
-            if len(waiting) < 2 or waiting[-1].priority >= priority:
-                waiting.append(ticket)
-                return ticket
+            queue = self.waiting.setdefault(key, deque())
+            if len(queue) < 2 or queue[-1].priority >= priority:
+                queue.append(waiter)
+                return waiter
             place = 1
-            while waiting[place].priority >= priority:
+            while queue[place].priority >= priority:
                 place += 1
-            waiting.insert(place, ticket)
-            for overtaken in range(place + 1, len(waiting)):
-                waiting[overtaken].foreseen = None
-        return ticket
+            queue.insert(place, waiter)
+            for index in range(place + 1, len(queue)):
+                queue[index].predicted = None  # overtaken
+        return waiter
 
-    def ahead(self, ticket: Ticket) -> list[Ticket]:
-        """Those before ``ticket``, from the last whose turn is foreseen: it stands for all before it."""
+    def ahead(self, waiter: Waiter) -> list[Waiter]:
+        """The waiters before ``waiter``, back to the last one with a prediction, which covers all before it."""
         with self.lock:
-            found: list[Ticket] = []
+            ahead: list[Waiter] = []
             is_before = False
-            for other in reversed(self.lines[ticket.line]):  # newcomers stand at the end: so look from there
+            for other in reversed(self.waiting[waiter.key]):  # from the end, where a newcomer stands
                 if is_before:
-                    found.append(other)
-                    if other.foreseen is not None:
+                    ahead.append(other)
+                    if other.predicted is not None:
                         break
-                is_before = is_before or other is ticket
-            found.reverse()
-            return found
+                is_before = is_before or other is waiter
+            ahead.reverse()
+            return ahead
 
-    def when_first(self, ticket: Ticket, wake: Callable[[], object]) -> None:
-        """Call ``wake`` once ``ticket`` is first; at once if it is."""
+    def when_first(self, waiter: Waiter, wake: Callable[[], object]) -> None:
+        """Call ``wake`` as soon as ``waiter`` is first in its queue, which may be now."""
         with self.lock:
-            if self.lines[ticket.line][0] is not ticket:
-                ticket.wake = wake
+            if self.waiting[waiter.key][0] is not waiter:
+                waiter.wake = wake
                 return
         wake()
 
-    def is_first(self, ticket: Ticket) -> bool:
+    def is_first(self, waiter: Waiter) -> bool:
         with self.lock:
-            return self.lines[ticket.line][0] is ticket
+            return self.waiting[waiter.key][0] is waiter
 
-    def leave(self, ticket: Ticket, served: bool) -> None:
-        """Give the place up, wherever in the line it is; whoever is first then is woken."""
+    def leave(self, waiter: Waiter, served: bool) -> None:
+        """Remove ``waiter`` from its queue, wherever it is, and wake the waiter that becomes first."""
         with self.lock:
-            line = self.lines.get(ticket.line, ())
-            if ticket not in line:  # given up for it already
+            queue = self.waiting.get(waiter.key, ())
+            if waiter not in queue:  # await_turn removed it: its event loop was closed
                 return
-            if not served:  # everybody behind comes earlier than was foreseen
-                for other in line:
-                    other.foreseen = None
-            was_first = line[0] is ticket
-            line.remove(ticket)
-            if not line:
-                del self.lines[ticket.line]
+            if not served:  # all behind come earlier than predicted
+                for other in queue:
+                    other.predicted = None
+            was_first = queue[0] is waiter
+            queue.remove(waiter)
+            if not queue:
+                del self.waiting[waiter.key]
                 return
-            wake = line[0].woken() if was_first else nobody
+            wake = queue[0].take_wake() if was_first else wake_nothing
         wake()
 
 
-def foresee(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Ticket], ticket: Ticket) -> int:
-    """Microseconds until the turn of ``ticket``, whose cost is possible, everybody ahead served as soon as can be."""
+def predict_wait(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Waiter], waiter: Waiter) -> int:
+    """Microseconds until the turn of ``waiter``, if all ahead of it are served as soon as their limits allow.
+
+    Every cost of ``plan`` must be possible: see ``acquire.is_possible``.
+    """
     limits = [check.limit for check in plan]
     instant = now
-    for other in [*ahead, ticket]:
-        if other.foreseen is not None:
-            instant, states = max(now, other.foreseen[0]), other.foreseen[1]
+    for other in [*ahead, waiter]:
+        if other.predicted is not None:
+            instant, states = max(now, other.predicted[0]), other.predicted[1]
             continue
         while True:
             answers = [
@@ -137,26 +144,26 @@ def foresee(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Ticket]
             if all(allowed for _, allowed in answers):
                 states = tuple([state for state, _ in answers])
                 break
-            # Refused: a state that had to be mended stays mended.
+            # Refused: a state that the rule had to repair stays repaired.
             states = tuple([old if fits else new for old, (new, fits) in zip(states, answers, strict=True)])
-            times = waits(limits, states, instant, other.costs)
-            if None in times:  # leaves the line as soon as it is looked at
+            waits = retry_waits(limits, states, instant, other.costs)
+            if None in waits:  # a cost that can never pass: this waiter leaves as soon as it is first
                 break
-            instant += max([time for time in times if time is not None])
-    ticket.foreseen = instant, states
-    turn: int = max(
+            instant += max([wait for wait in waits if wait is not None])
+    waiter.predicted = instant, states
+    delay: int = max(
         [
             limit.rule.delay(state, instant, limit, cost)
-            for limit, state, cost in zip(limits, states, ticket.costs, strict=True)
+            for limit, state, cost in zip(limits, states, waiter.costs, strict=True)
         ]
     )
-    return instant - now + turn
+    return instant - now + delay
 
 
-def waits(
+def retry_waits(
     limits: list[Limit | LimitSet], states: tuple[State, ...], now: int, costs: tuple[int, ...]
 ) -> list[int | None]:
-    """How long each limit alone would let its cost wait."""
+    """How long each limit alone would let its cost wait, in microseconds; None: for ever."""
     return [
         limit.rule.retry_after(state, now, limit, cost)
         for limit, state, cost in zip(limits, states, costs, strict=True)

@@ -77,7 +77,7 @@ class Pace:
             clock = self.clock if isinstance(store, str) else None
             self.loops = AsyncLimiter(self.limit, store=store, name=self.name, clock=clock)  # type: ignore[arg-type]
             if self.threads is not None:
-                self.loops.lines = self.threads.lines
+                self.loops._share_queue(self.threads)
         return self.loops
 
     def wait(self, key: Key | None = None, cost: int = 1, priority: int | None = None) -> Decision:

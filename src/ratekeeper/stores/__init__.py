@@ -47,10 +47,9 @@ def open_store(
     if found and scheme in REMOTE:
         return open_remote(url, clock, max_keys, asynchronous, options)
     if not found or scheme not in SCHEMES:
-        near = did_you_mean(f"{scheme}://", [f"{known}://" for known in SCHEMES]) if scheme else ""
         raise InvalidStore(
             f"store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), "
-            f"got {shown(url.partition('@')[0])}.{near}"
+            f"got {shown(without_password(url))}.{suggested(url)}"
         )
     place, _, query = rest.partition("?")
     if scheme == "shm":
@@ -63,6 +62,19 @@ def open_store(
             raise InvalidStore(f"store {shown(url)}: expected max_keys=NUMBER after '?', got {shown(pair)}.")
         max_keys = int(value) if max_keys is None else max_keys
     return MemoryStore(clock=clock, max_keys=MAX_KEYS if max_keys is None else max_keys)
+
+
+def without_password(url: str) -> str:
+    before, at, host = url.rpartition("@")
+    return f"{before.partition(':')[0]}:...@{host}" if at else url
+
+
+def suggested(url: str) -> str:
+    """`` Did you mean 'redis://localhost'?`` for ``redis:/localhost``, or the nearest scheme, or nothing."""
+    scheme, _, rest = without_password(url).partition(":")
+    if scheme in SCHEMES and not rest.startswith("//"):
+        return f" Did you mean {f'{scheme}://' + rest.lstrip('/')!r}?"
+    return did_you_mean(f"{scheme}://", [f"{known}://" for known in SCHEMES]) if scheme else ""
 
 
 def open_shared(url: str, place: str, query: str, clock: Clock | None, max_keys: int | None) -> Store:
