@@ -182,7 +182,7 @@ def test_the_first_request_finds_its_view_exempt(tmp_path, monkeypatch):
         "urlpatterns = [path('free', exempt(lambda request: HttpResponse('free')))]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("ratekeeper.adapters.django.exempted", [])
+    monkeypatch.setattr("ratekeeper.adapters.django.exempt_views", [])
     with site(rules({"limit": "1/minute"})), override_settings(ROOT_URLCONF="late_urls"):
         assert "X-RateLimit-Limit" not in send_plain("GET", "/free")
 
@@ -277,7 +277,7 @@ def test_checks_know_of_proxies_and_processes():
     trusting = {**GOOD, "trusted_proxies": ["10.0.0.0/8"]}
     with site(trusting, middleware=[OURS]), override_settings(USE_X_FORWARDED_HOST=True):
         assert told() == []
-        assert told(deploy=True) == [("ratekeeper.W005", "Each process counts for itself: the store is memory://.")]
+        assert told(deploy=True) == [("ratekeeper.W005", "Each process counts by itself: the store is memory://.")]
 
 
 def decorated(is_async):

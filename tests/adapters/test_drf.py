@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from ratekeeper import InvalidInput, Policy
-from ratekeeper.adapters.drf import RateLimitThrottle, limits
+from ratekeeper.adapters.drf import RateLimitThrottle, route_limits
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import HERE, THERE, rules
 from tests.adapters.django_site import OURS, user_of
@@ -18,7 +18,7 @@ from tests.adapters.test_django import site
 
 @pytest.fixture(autouse=True)
 def fresh():
-    limits.clear()
+    route_limits.clear()
 
 
 class Named(BaseAuthentication):
@@ -104,7 +104,7 @@ def test_several_hold_together():
         assert answers[0]["ratelimit-policy"] == '"wide";q=5;w=3600, "narrow";q=1;w=60'
         assert answers[1]["retry-after"] == "60"
         assert get("/x")["x-ratelimit-remaining"] == "3"  # eight refusals took nothing from the wide one
-    limits.clear()
+    route_limits.clear()
     with site(empty(), path("", view(narrow, wide)), path("x", view(wide))):  # nor where the narrow one is asked first
         assert [get().status_code for _ in range(3)] == [200, 429, 429]
         assert get("/x")["x-ratelimit-remaining"] == "3"

@@ -186,6 +186,5 @@ def test_the_template_of_the_matched_route_is_the_key_in_quart():
 def test_no_host_that_a_client_sends_breaks_the_search_for_a_route(host):
     app = Quart(__name__)
     app.add_url_rule("/", "home", lambda: "ok")
-    guarded = RateLimitMiddleware(app.asgi_app, policy=BY_ROUTE)
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host)], "query_string": b""}
-    assert route_of(scope, guarded.app) in ("/", None)
+    assert route_of(scope, app.asgi_app) in ("/", None)

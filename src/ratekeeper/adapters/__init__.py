@@ -1,25 +1,36 @@
-"""Adapters: a framework's request -> Request facts -> Policy -> the framework's response.
+"""Adapters: a framework's request -> Request -> Policy -> the framework's response.
 
-Each is thin: rules, identity, headers and failure live in the core, once.  An adapter
+Each is thin: rules, identity, headers and failures are decided below, once for all frameworks.  An adapter
 
-1. makes a ``Request`` of what the framework knows (``peer`` is the socket's, never a header's);
-2. asks ``policy.check`` (or awaits ``policy.acheck``);
+1. makes a ``Request`` of what the framework knows (``peer`` is the socket's address, never one from a header);
+2. calls ``policy.check`` (or awaits ``policy.acheck``);
 3. answers a refusal with ``verdict.status``, ``verdict.headers`` and ``verdict.body``;
 4. else waits ``verdict.delay`` seconds, giving the place back if the client leaves, and adds ``verdict.headers``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.rules.policy import Policy
 
+EXTRAS = {  # the package that an import did not find -> the extra that installs it
+    "aiohttp": "aiohttp",
+    "asgiref": "django",
+    "django": "django",
+    "fastapi": "fastapi",
+    "flask": "flask",
+    "grpc": "grpc",
+    "rest_framework": "drf",
+}
+
 
 def policy_of(policy: Policy | str | Path | Mapping[str, Any]) -> Policy:
-    """The policy itself, of a rules file, or of a dictionary of rules."""
+    """Return the policy itself, or that of a rules file or a dictionary of rules."""
     if isinstance(policy, Policy):
         return policy
     if isinstance(policy, (str, Path)):
@@ -27,3 +38,18 @@ def policy_of(policy: Policy | str | Path | Mapping[str, Any]) -> Policy:
     if isinstance(policy, Mapping):
         return Policy.parse(dict(policy))
     raise InvalidInput(f"policy: expected a Policy, the path of a rules file or a dictionary, got {shown(policy)}.")
+
+
+@contextmanager
+def framework(adapter: str) -> Iterator[None]:
+    """Import a framework inside this block: if it is missing, the error says which extra of ratekeeper installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(
+            f"{adapter}: expected {package} to be installed. Run: pip install 'ratekeeper[{EXTRAS[package]}]'",
+            name=error.name,
+        ) from error

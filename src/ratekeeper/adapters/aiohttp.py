@@ -1,4 +1,4 @@
-"""aiohttp server: a policy for an application, and limits at its handlers.
+"""aiohttp server: a policy for an application, and limits on its handlers.
 
     app = web.Application()
     setup(app, policy="rules.toml")
@@ -7,7 +7,7 @@
     @rate_limit("5/minute")
     async def login(request): ...
 
-Streams and WebSockets pass untouched: the fields are written when a response is prepared.
+Streams and WebSockets pass untouched: the headers are added when a response is prepared.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from functools import wraps
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
+from ratekeeper.adapters import framework, policy_of
 
-from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.request_limits import DECIDED, RequestLimits
+with framework(__name__):
+    from aiohttp import web
+
+from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.identity.request import Request
 from ratekeeper.rules.policy import Policy
@@ -38,56 +40,56 @@ if TYPE_CHECKING:
 
 POLICY = web.AppKey("ratekeeper.policy", Policy)
 FACTS = web.AppKey("ratekeeper.facts", object)
-KEY: Any = web.RequestKey(DECIDED, RequestLimits) if hasattr(web, "RequestKey") else DECIDED  # older ones take text
+KEY: Any = web.RequestKey(LIMITS, RequestLimits) if hasattr(web, "RequestKey") else LIMITS  # older versions take text
 EXEMPT = "__ratekeeper_exempt__"
-ALONE = Policy.parse({"rules": []})  # of handlers whose application has no policy
+WITHOUT_RULES = Policy.parse({"rules": []})  # what limits inherit in an application without a policy
 
 
 def setup(
     app: web.Application, policy: Policy | str | Path | Mapping[str, Any] | None = None, facts: Facts | None = None
 ) -> None:
-    """Ask ``policy`` before each request of ``app`` and its sub-applications, and tell in each response how it stands.
+    """Check each request of ``app`` and its sub-applications with ``policy``, and add the headers to each response.
 
-    ``facts`` is a function of the request, plain or async, that tells what the application knows of it.
+    ``facts`` is a function of the request, plain or async, that returns what the application has verified.
     """
     app[POLICY] = policy_of({"rules": []} if policy is None else policy)
     app[FACTS] = facts
     app.middlewares.append(middleware)
-    app.on_response_prepare.append(tell)
+    app.on_response_prepare.append(add_headers)
 
 
 @web.middleware
 async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not hasattr(request.match_info.handler, EXEMPT):
-        refusal = await check(request)
-        if refusal is not None:
-            return refused(refusal)
+        verdict = await check(request)
+        if not verdict.allowed:
+            return refusal(verdict)
     try:
         return await handler(request)
     finally:
-        decided: RequestLimits | None = request.get(KEY)
-        if decided is not None and decided.leases:
-            await decided.arelease()
+        limits: RequestLimits | None = request.get(KEY)
+        if limits is not None and limits.leases:
+            await limits.arelease()
 
 
-async def tell(request: web.Request, response: web.StreamResponse) -> None:
-    decided: RequestLimits | None = request.get(KEY)
-    for name, value in decided.added if decided is not None else ():
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    limits: RequestLimits | None = request.get(KEY)
+    for name, value in limits.added_headers if limits is not None else ():
         response.headers.add(name, value)
 
 
-async def check(request: web.Request, own: RouteLimit | None = None) -> HttpVerdict | None:
-    policy = request.config_dict.get(POLICY, ALONE)
-    asked = request_of(request)
-    facts: Any = request.config_dict.get(FACTS)
-    if facts is not None:
-        told = facts(request)
-        asked.facts = await told if isawaitable(told) else told
-    if own is not None:
-        asked.facts = await own.afacts(asked.facts, request)
-        policy = own.policy(policy)
-    decided: RequestLimits = request.setdefault(KEY, RequestLimits())
-    return await decided.acheck(policy, asked, lambda: request.transport is None or request.transport.is_closing())
+async def check(request: web.Request, route_limit: RouteLimit | None = None) -> HttpVerdict:
+    policy = request.config_dict.get(POLICY, WITHOUT_RULES)
+    checked = request_of(request)
+    read_facts: Any = request.config_dict.get(FACTS)
+    if read_facts is not None:
+        facts = read_facts(request)
+        checked.facts = await facts if isawaitable(facts) else facts
+    if route_limit is not None:
+        checked.facts = await route_limit.afacts(checked.facts, request)
+        policy = route_limit.policy(policy)
+    limits: RequestLimits = request.setdefault(KEY, RequestLimits())
+    return await limits.acheck(policy, checked, lambda: request.transport is None or request.transport.is_closing())
 
 
 def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
@@ -95,15 +97,15 @@ def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
 
     ``words`` are ``by``, ``cost``, ``name`` and those of a rule; functions take the request, and may be async.
     """
-    own = RouteLimit(limit, **words)
+    route_limit = RouteLimit(limit, **words)
 
     def decorate(handler: Any) -> Any:
         @wraps(handler)
         async def limited(target: Any, *args: Any, **kwargs: Any) -> Any:
             request = target if isinstance(target, web.Request) else target.request
-            refusal = await check(request, own)
+            verdict = await check(request, route_limit)
             try:
-                return refused(refusal) if refusal is not None else await handler(target, *args, **kwargs)
+                return await handler(target, *args, **kwargs) if verdict.allowed else refusal(verdict)
             finally:
                 if POLICY not in request.config_dict:  # else the middleware does it
                     await request[KEY].arelease()
@@ -114,7 +116,7 @@ def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
 
 
 def exempt(handler: Target) -> Target:
-    """Leave a handler alone: the policy does not count it; limits of its own still hold."""
+    """Exempt a handler from the policy; its own limits still apply."""
     setattr(handler, EXEMPT, True)
     return handler
 
@@ -133,6 +135,6 @@ def request_of(request: web.Request) -> Request:
     )
 
 
-def refused(verdict: HttpVerdict) -> web.Response:
+def refusal(verdict: HttpVerdict) -> web.Response:
     media = dict(verdict.headers).get(b"content-type", b"application/octet-stream").decode("latin-1")
     return web.Response(body=verdict.body, status=verdict.status, headers={"Content-Type": media})

@@ -7,19 +7,21 @@ Bodies and streams pass untouched, WebSocket handshakes are requests, and rules 
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.request_leases import RequestLeases
+from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_template import route_of
-from ratekeeper.adapters.turn import wait_turn
 from ratekeeper.http.verdict import STATUS
 from ratekeeper.identity.request import new_request
+from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
     from pathlib import Path
 
+    from ratekeeper.http.headers import Field
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.policy import Policy
@@ -31,46 +33,69 @@ if TYPE_CHECKING:
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
     Facts = Callable[[Scope], Mapping[str, Any] | None]
 
-VERDICT = "ratekeeper.verdict"  # in the scope: what was decided, for the application to read
-TAKEN = "ratekeeper.taken"  # in the scope: what is to be given back if a limit of the route refuses
+VERDICT = "ratekeeper.verdict"  # the key of the verdict in the scope, for the application to read
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class RateLimitMiddleware:
-    """Ask a policy before each request.  ``facts`` tells what the application has verified, as a dictionary."""
+    """Ask a policy before each request.
+
+    ``facts`` is a function of the scope that returns what the application has verified, as a dictionary.  The limits
+    that FastAPI routes have behind this middleware inherit its policy.
+    """
 
     def __init__(self, app: App, policy: Policy | str | Path | Mapping[str, Any], facts: Facts | None = None) -> None:
-        self.app = app
+        self._app = app
         self.policy = policy_of(policy)
-        self.facts = facts
+        self._facts = facts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind != "http" and kind != "websocket":
-            return await self.app(scope, receive, send)
+            return await self._app(scope, receive, send)
         request = request_of(scope)
-        if self.facts is not None:
-            request.facts = self.facts(scope)
+        if self._facts is not None:
+            request.facts = self._facts(scope)
         policy = self.policy
         if policy.asks_route:
-            request.route = route_of(scope, self.app)
+            request.route = route_of(scope, self._app)
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
+        limits: RequestLimits | None = scope.get(LIMITS)  # another middleware in front of this one has put it there
         if not verdict.allowed:
+            if limits is not None:
+                await limits.arefuse(verdict)
             return await refuse(scope, verdict, send)
         if policy.delays and verdict.delay:
-            turn = await wait_turn(policy, verdict, receive)
+            turn = await wait_for_turn(policy, verdict, receive)
             if turn is None:
                 return None
             receive = turn
-        scope[VERDICT] = verdict
-        scope[TAKEN] = policy, verdict, verdict.answers
+        if limits is not None:
+            limits.admit(policy, verdict)
+            limits.policy = policy
+        else:
+            limits = scope[LIMITS] = RequestLimits(self, policy, verdict)
+        limits.facts = request.facts
+        scope[VERDICT] = limits.verdict
         if kind == "websocket" and policy.limits_messages:
             receive = counted(policy, request, receive, send)
+
+        def send_with_headers(message: Message) -> Awaitable[None]:
+            if message["type"] in STARTS and limits.header_writer is self:
+                fields = limits.verdict.headers if limits.refusal is None else missing_headers(message, limits.refusal)  # type: ignore[union-attr]
+                message["headers"] = [*message.get("headers", ()), *fields]
+            return send(message)
+
         if not policy.leases:
-            return await self.app(scope, receive, sender(verdict, send))
-        async with RequestLeases(policy, verdict):
-            return await self.app(scope, receive, sender(verdict, send))
+            return await self._app(scope, receive, send_with_headers)
+        lease = limits.leases[-1]
+        lease.start_renewal()
+        try:
+            return await self._app(scope, receive, send_with_headers)
+        finally:
+            await limits.arelease(lease)
 
 
 def request_of(scope: Scope) -> Request:
@@ -78,19 +103,14 @@ def request_of(scope: Scope) -> Request:
     return new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
 
 
-def sender(verdict: HttpVerdict, send: Send) -> Send:
-    """``send``, with the fields of the verdict on the first message of the response."""
-
-    def with_fields(message: Message) -> Awaitable[None]:
-        if message["type"] in STARTS:
-            message["headers"] = [*message.get("headers", ()), *verdict.headers]
-        return send(message)
-
-    return with_fields
+def missing_headers(message: Message, refusal: HttpVerdict) -> list[Field]:
+    """The header fields of a refusal behind the middleware that its response does not have yet."""
+    present = {name.lower() for name, _ in message.get("headers", ())}
+    return [field for field in refusal.headers if field[0] not in present and field[0] != b"content-type"]
 
 
 async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:
-    """Answer with the verdict; a handshake is closed with 403 where the server cannot send another answer."""
+    """Send the refusal; where the server can only close a WebSocket handshake, it answers 403."""
     start = "http.response"
     headers, body = verdict.headers, verdict.body
     if scope["type"] == "websocket":
@@ -103,7 +123,7 @@ async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:
 
 
 def counted(policy: Policy, request: Request, receive: Receive, send: Send) -> Receive:
-    """``receive``, asking the policy before each message; one too many closes the socket."""
+    """Wrap ``receive`` so that the policy decides each WebSocket message; a refused message closes the socket."""
 
     async def checked() -> Message:
         message = await receive()
@@ -116,3 +136,43 @@ def counted(policy: Policy, request: Request, receive: Receive, send: Send) -> R
         return {"type": "websocket.disconnect", "code": TRY_AGAIN_LATER}
 
     return checked
+
+
+async def wait_for_turn(policy: Policy, verdict: HttpVerdict, receive: Receive) -> Receive | None:
+    """Wait for the turn that a leaky bucket gave, then return a ``receive`` for the application.
+
+    If the client disconnects meanwhile, give its place back and return None.  A disconnect is only heard by receiving,
+    so other messages arrive too: at most one with more to follow is buffered, never a whole body.
+    """
+    buffered: list[Message] = []
+    turn = asyncio.ensure_future(policy.clock.asleep(round(verdict.delay * SECOND)))
+    receiving = asyncio.ensure_future(receive())
+    try:
+        while not turn.done():
+            await asyncio.wait({turn, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                break
+            message = receiving.result()
+            if message["type"] in DISCONNECTS:
+                turn.cancel()
+                await policy.agive_back(verdict)
+                return None
+            buffered.append(message)
+            if message.get("more_body") or message["type"] == "websocket.connect":
+                await turn
+            else:
+                receiving = asyncio.ensure_future(receive())
+    except BaseException:
+        turn.cancel()
+        receiving.cancel()
+        await policy.agive_back(verdict)
+        raise
+
+    pending = [] if receiving.done() and buffered else [receiving]
+
+    async def replay() -> Message:
+        if buffered:
+            return buffered.pop(0)
+        return await (pending.pop() if pending else receive())
+
+    return replay

@@ -1,26 +1,29 @@
-"""Django REST framework: a throttle that is exact, counts on any store, and takes nothing when another refuses.
+"""Django REST framework: a throttle that is exact, counts on any store, and charges no refused request.
 
     class Burst(RateLimitThrottle):
         limit = "60/minute"
 
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["shop.throttles.Burst"]}
 
-A throttle counts each client in all views that have it, as REST framework's own do.  Without a ``limit`` it is that of
-its ``scope``, or of the view's ``throttle_scope``, in DEFAULT_THROTTLE_RATES.  Clients see its name, that of the scope
-or the class, in the RateLimit fields, which the middleware of ``ratekeeper.adapters.django`` sends.
+A throttle counts each client in all views that use it, as REST framework's own throttles do.  Without a ``limit``, it
+uses the rate of its ``scope``, or of the view's ``throttle_scope``, in DEFAULT_THROTTLE_RATES.  Its name in the
+RateLimit headers is its scope, else its class.  The middleware of ``ratekeeper.adapters.django`` sends the headers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
-from rest_framework.exceptions import APIException
-from rest_framework.settings import api_settings
-from rest_framework.throttling import BaseThrottle
+from ratekeeper.adapters import framework
 
-from ratekeeper.adapters.django import decided_of
-from ratekeeper.adapters.django.translate import asked, known, site_facts, site_policy
+with framework(__name__):
+    from django.core.exceptions import ImproperlyConfigured
+    from rest_framework.exceptions import APIException
+    from rest_framework.settings import api_settings
+    from rest_framework.throttling import BaseThrottle
+
+from ratekeeper.adapters.django import limits_of
+from ratekeeper.adapters.django.translate import request_of, site_facts, site_policy, user_facts
 from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.errors import InvalidInput, did_you_mean
 
@@ -28,14 +31,14 @@ if TYPE_CHECKING:
     from ratekeeper.adapters.route_limit import Limits
     from ratekeeper.http.verdict import HttpVerdict
 
-limits: dict[tuple[type, str], RouteLimit] = {}  # by class and scope
+route_limits: dict[tuple[type, str], RouteLimit] = {}  # by class and scope
 
 
 class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """Limit views of REST framework.  Attributes: ``limit`` or ``scope``, ``by``, ``cost`` and ``words`` of a rule.
 
-    ``by`` is ``"user"``, by address for those without one, or a source such as ``"ip"`` or ``"header:X-Api-Key"``.
-    Override ``subject`` to name who is counted, or ``cost_of`` to say what a request costs.
+    ``by`` is ``"user"``, which counts anonymous clients by address, or a source such as ``"ip"`` or
+    ``"header:X-Api-Key"``.  Override ``subject`` to name the client, or ``cost_of`` to set the cost of a request.
     """
 
     limit: Limits | None = None
@@ -45,55 +48,62 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     words: dict[str, Any] = {}  # noqa: RUF012 - read only
 
     def __init__(self) -> None:
-        self.refusal: HttpVerdict | None = None
+        self._refusal: HttpVerdict | None = None
 
     def subject(self, request: Any, view: Any) -> Any:
-        """Who is counted, None for whom ``by`` names."""
+        """Return the name of the client to count; None counts it as ``by`` says."""
         return None
 
     def cost_of(self, request: Any, view: Any) -> Any:
-        """What the request costs."""
+        """Return the cost of the request."""
         return self.cost
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Decide, as REST framework asks; where an earlier throttle has refused, take nothing."""
-        own = self.own_limit(view)
-        if own is None:
+        """Decide, as REST framework asks; if an earlier throttle has refused the request, charge nothing."""
+        route_limit = self._route_limit(view)
+        if route_limit is None:
             return True
-        decided = decided_of(request._request, None)
-        if own.is_held and decided.teller is None:
+        limits = limits_of(request._request, None)
+        if route_limit.is_leased and limits.header_writer is None:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: expected the middleware of ratekeeper.adapters.django, as nothing else "
                 "knows when a response is done and its place is free. Add it to MIDDLEWARE."
             )
-        if decided.refusal is not None:
+        if limits.refusal is not None:
             return True
-        policy, more = own.policy(site_policy()), site_facts()
-        told = more(request._request) or {} if more is not None else {}
-        found = {**known(request.user), **told, "cost": self.cost_of(request, view)}
-        found["subject"] = self.subject(request, view) or (found.get("user") if self.by == "user" else None)
-        self.refusal = decided.check(policy, asked(request._request, policy, found))
-        if self.refusal is not None and self.refusal.status != 429:
-            raise Refused(self.refusal)
-        return self.refusal is None
+        policy, function = route_limit.policy(site_policy()), site_facts()
+        facts = user_facts(request.user) | ((function(request._request) or {}) if function is not None else {})
+        facts["cost"] = self.cost_of(request, view)
+        facts["subject"] = self.subject(request, view) or (facts.get("user") if self.by == "user" else None)
+        verdict = limits.check(policy, request_of(request._request, policy, facts))
+        if verdict.allowed:
+            return True
+        self._refusal = verdict
+        if verdict.status != 429:
+            raise Refused(verdict)
+        return False
 
     def wait(self) -> int | None:
-        """Whole seconds, never early; None if the request can never pass."""
-        return self.refusal.wait or None if self.refusal is not None else None
+        """Return whole seconds, never too few; None if the request can never pass."""
+        return self._refusal.wait or None if self._refusal is not None else None
 
-    def own_limit(self, view: Any) -> RouteLimit | None:
+    def _route_limit(self, view: Any) -> RouteLimit | None:
         kind = type(self)
         scope = self.scope or getattr(view, "throttle_scope", None)
         if self.limit is None and scope is None:
             return None
-        found = limits.get((kind, scope or ""))
-        if found is None:
+        route_limit = route_limits.get((kind, scope or ""))
+        if route_limit is None:
             limit = self.limit or rate_of(kind, str(scope))
-            by = (lambda: None) if self.by == "user" or kind.subject is not RateLimitThrottle.subject else self.by
+            by = from_facts if self.by == "user" or kind.subject is not RateLimitThrottle.subject else self.by
             name = scope or kind.__name__
-            cost = lambda: None  # noqa: E731 - told by cost_of
-            found = limits[kind, scope or ""] = RouteLimit(limit, by=by, cost=cost, name=name, **self.words)
-        return found
+            route_limit = RouteLimit(limit, by=by, cost=from_facts, name=name, **self.words)
+            route_limits[kind, scope or ""] = route_limit
+        return route_limit
+
+
+def from_facts() -> None:
+    """Stand for a function that is never called: allow_request puts the subject and the cost into the facts."""
 
 
 def rate_of(kind: type, scope: str) -> Any:
@@ -107,7 +117,7 @@ def rate_of(kind: type, scope: str) -> Any:
 
 
 class Refused(APIException):  # type: ignore[misc]
-    """A refusal that is no 429: the store cannot decide, or the address may not call this."""
+    """A refusal with a status other than 429: the store cannot decide, or the address is forbidden."""
 
     def __init__(self, verdict: HttpVerdict) -> None:
         self.status_code = verdict.status

@@ -2,9 +2,10 @@
 
     @app.get("/search", dependencies=[Depends(RateLimit("10/minute"))])
 
-Counts each client, by address, on each route; with a ``name``, all routes of that name together.  ``by`` and ``cost``
-may be functions of the request, or dependencies with dependencies of their own, sync or async.  Several of them on a
-route hold together: what one refuses, the others and the middleware get back.  ``document(app)`` shows 429s in OpenAPI.
+It counts each client on each route; limits with the same ``name`` share one counter.  Behind a ``RateLimitMiddleware``
+it inherits the middleware's policy.  ``by`` and ``cost`` may be functions of the request, or dependencies with
+dependencies of their own, sync or async.  A request that one limit refuses is charged to none, the middleware's rules
+included.  ``document(app)`` shows 429s in OpenAPI.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import inspect
 from json import loads
 from typing import TYPE_CHECKING, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Response, WebSocketException
-from fastapi.routing import APIRoute
-from starlette.requests import HTTPConnection
+from ratekeeper.adapters import framework
 
-from ratekeeper.adapters.asgi import TAKEN, TRY_AGAIN_LATER, VERDICT, request_of
-from ratekeeper.adapters.asked import asks, called
-from ratekeeper.adapters.request_leases import RequestLeases, rates_back
-from ratekeeper.adapters.route_limit import is_held, plain, title
+with framework(__name__):
+    from fastapi import Depends, FastAPI, HTTPException, Response, WebSocketException
+    from fastapi.routing import APIRoute
+    from starlette.requests import HTTPConnection
+
+from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, request_of
+from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
+from ratekeeper.adapters.route_limit import RouteLimit, is_leased
+from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.rules.policy import Policy
-from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.stores.protocol import Store
 
-DECIDED = "ratekeeper.dependencies"  # in the scope: what the dependencies of this request have decided so far
 TOO_MANY: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too many requests", "headers": {"Retry-After": {"schema": {"type": "integer"}}}}
 }
@@ -40,14 +42,17 @@ TOO_MANY: dict[int | str, dict[str, Any]] = {
 class RateLimit:
     """Limit a route: ``Depends(RateLimit("10/minute"))``, ``Depends(RateLimit("5/minute", by=user_id))``.
 
-    ``by`` is a source such as ``"header:X-Api-Key"`` or a function; who has no name is counted by address.  Other words
-    are those of a rule, and ``settings`` those of a rules file: ``{"trusted_proxies": ["10.0.0.0/8"]}``.
+    ``by`` is a source such as ``"header:X-Api-Key"`` or a function; if the function returns None, the client's address
+    is used.  The limit inherits trusted proxies, identity, exemptions, response, store and sinks from ``policy``, else
+    from the policy of the ``RateLimitMiddleware`` nearest in front of the route.  Without either, it counts peer
+    addresses in this process.  ``store`` and ``settings`` (as in a rules file) replace what it would inherit.  Other
+    words are those of a rule.
     """
 
     responses = TOO_MANY
 
     def __new__(cls, limit: Limits, **words: Any) -> RateLimit:
-        return object.__new__(Holding if cls is RateLimit and is_held(limit) else cls)
+        return object.__new__(ConcurrencyLimit if cls is RateLimit and is_leased(limit) else cls)
 
     def __init__(
         self,
@@ -56,27 +61,32 @@ class RateLimit:
         by: str | Callable[..., Any] | None = None,
         cost: int | Callable[..., Any] = 1,
         name: str | None = None,
+        policy: Policy | None = None,
         store: str | Store | None = None,
         clock: Any = None,
         settings: dict[str, Any] | None = None,
         **rule: Any,
     ) -> None:
-        who = "ip" if by is None else "app:subject" if callable(by) else by
-        rule |= {"name": name or title(limit, rule.get("algorithm")), "limit": plain(limit)}
-        rule["by"] = who if name else ["route", who]
-        rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
-        self.policy = Policy.parse({**(settings or {}), "rules": [rule]}, store=store, clock=clock)
-        self.by, self.is_plain_by = asks(by)
-        self.cost, self.is_plain_cost = asks(cost)
+        if not (policy is None or isinstance(policy, Policy)):
+            raise InvalidInput(
+                f"policy: expected the Policy that the limit inherits from, got {shown(policy)}. Use Policy.load first."
+            )
+        self._policy = policy
+        self._limit = RouteLimit(
+            limit, by=by, cost=cost, name=name, store=store, clock=clock, settings=settings, **rule
+        )
+        self._by, self._cost = self._limit.by, self._limit.cost
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [
             inspect.Parameter("connection", keyword, annotation=HTTPConnection),
             inspect.Parameter("response", keyword, annotation=Response),
         ]
-        if self.by is not None and not self.is_plain_by:
-            parameters.append(inspect.Parameter("subject", keyword, default=Depends(self.by), annotation=Any))
-        if self.cost is not None and not self.is_plain_cost:
-            parameters.append(inspect.Parameter("amount", keyword, default=Depends(self.cost), annotation=Any))
+        if self._by is not None and not takes_request(self._by):
+            parameters.append(inspect.Parameter("subject", keyword, default=Depends(self._by), annotation=Any))
+            self._by = None
+        if self._cost is not None and not takes_request(self._cost):
+            parameters.append(inspect.Parameter("amount", keyword, default=Depends(self._cost), annotation=Any))
+            self._cost = None
         self.__signature__ = inspect.Signature(parameters)  # what FastAPI injects
 
     async def __call__(
@@ -84,48 +94,59 @@ class RateLimit:
     ) -> HttpVerdict:
         """Decide, and raise HTTPException with status 429 if the request is refused."""
         scope = connection.scope
-        if self.by is not None and self.is_plain_by:
-            subject = await called(self.by, connection)
-        if self.cost is not None and self.is_plain_cost:
-            amount = await called(self.cost, connection)
+        if self._by is not None:
+            subject = await called(self._by, connection)
+        if self._cost is not None:
+            amount = await called(self._cost, connection)
+        limits: RequestLimits = scope.setdefault(LIMITS, RequestLimits())
         request = request_of(scope)
         request.route = getattr(scope.get("route"), "path", None)
-        request.facts = {"subject": subject, "cost": amount}
-        policy = self.policy
-        verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
-        decided = scope.setdefault(DECIDED, [])
+        request.facts = {**(limits.facts or {}), "subject": subject, "cost": amount}
+        main = self._policy or limits.policy
+        earlier = limits.verdict
+        policy = self._limit.without_main() if main is None else self._limit.policy(main)
+        verdict = await limits.acheck(policy, request)
         if not verdict.allowed:
-            if VERDICT in scope:
-                scope[VERDICT].yield_to(verdict)
-            for taken in (*decided, scope[TAKEN]) if TAKEN in scope else decided:
-                await rates_back(*taken)
             raise refusal(scope, verdict)
-        decided.append((policy, verdict, verdict.answers))  # its own answers: those of others join it below
-        if policy.delays and verdict.delay:
-            try:
-                await policy.clock.asleep(round(verdict.delay * SECOND))
-            except BaseException:
-                await policy.agive_back(verdict)
-                raise
-        if VERDICT in scope:  # the middleware sends the fields, of its own rules and of these
-            scope[VERDICT].join(verdict)
-        else:
-            first, raw = decided[0][1], response.headers.raw
-            if first is not verdict:  # one set of fields for all, in the place of those sent so far
-                sent = {name for name, _ in first.headers}
-                raw[:] = [field for field in raw if field[0] not in sent]
-                first.join(verdict)
-            raw.extend(first.headers)
+        scope[VERDICT] = limits.verdict
+        if limits.header_writer is None:  # else the middleware adds the headers
+            fields = response.headers.raw
+            if earlier is not None:  # one set of headers for all limits, in place of the earlier ones
+                names = {name for name, _ in earlier.headers}
+                fields[:] = [field for field in fields if field[0] not in names]
+            fields.extend(limits.verdict.headers)  # type: ignore[union-attr]
         return verdict
 
 
-class Holding(RateLimit):
-    """A RateLimit such as ``"3 concurrent"``: its place is held until the response is done."""
+class ConcurrencyLimit(RateLimit):
+    """A RateLimit such as ``"3 concurrent"``: a request holds its slot until the response is done."""
 
-    async def __call__(self, **injected: Any) -> AsyncIterator[HttpVerdict]:  # type: ignore[override]
-        verdict = await RateLimit.__call__(self, **injected)
-        async with RequestLeases(self.policy, verdict):
+    async def __call__(  # type: ignore[override]
+        self, *, connection: HTTPConnection, **injected: Any
+    ) -> AsyncIterator[HttpVerdict]:
+        verdict = await RateLimit.__call__(self, connection=connection, **injected)
+        limits: RequestLimits = connection.scope[LIMITS]
+        lease = limits.leases[-1]
+        lease.start_renewal()
+        try:
             yield verdict
+        finally:
+            await limits.arelease(lease)
+
+
+def takes_request(function: Callable[..., Any]) -> bool:
+    """Whether the function takes the request and nothing else; FastAPI resolves any other as a dependency."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 1:
+        return False
+    kind = parameters[0].annotation
+    is_request = issubclass(kind, HTTPConnection) if inspect.isclass(kind) else str(kind).endswith("Request")
+    return is_request or parameters[0].name in ("request", "connection")
+
+
+async def called(function: Callable[..., Any], connection: HTTPConnection) -> Any:
+    value = function(connection)
+    return await value if inspect.isawaitable(value) else value
 
 
 def refusal(scope: Any, verdict: HttpVerdict) -> Exception:
@@ -133,17 +154,19 @@ def refusal(scope: Any, verdict: HttpVerdict) -> Exception:
         return WebSocketException(TRY_AGAIN_LATER, verdict.message)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in verdict.headers}
     headers.pop("content-type", None)
-    detail = loads(verdict.body) if verdict.response.body in ("json", "problem") else verdict.message
+    form = verdict.response
+    is_json = form.render is None and form.body in ("json", "problem")
+    detail = loads(verdict.body) if is_json else verdict.message
     return HTTPException(verdict.status, detail, headers)
 
 
 def document(app: FastAPI) -> None:
     """Show the 429 of every route that has a RateLimit in the OpenAPI document of ``app``."""
     for route in app.routes:
-        if isinstance(route, APIRoute) and limited(route.dependant):
+        if isinstance(route, APIRoute) and has_limit(route.dependant):
             route.responses = {**TOO_MANY, **route.responses}
     app.openapi_schema = None
 
 
-def limited(dependant: Any) -> bool:
-    return isinstance(dependant.call, RateLimit) or any(limited(own) for own in dependant.dependencies)
+def has_limit(dependant: Any) -> bool:
+    return isinstance(dependant.call, RateLimit) or any(has_limit(each) for each in dependant.dependencies)

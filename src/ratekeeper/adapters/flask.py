@@ -1,4 +1,4 @@
-"""Flask extension: a policy for the application, and limits at routes and blueprints.
+"""Flask extension: a policy for the application, and limits on views and blueprints.
 
     limiter = RateLimiter(app, policy="rules.toml")
 
@@ -6,7 +6,7 @@
     @limiter.limit("5/minute")
     def login(): ...
 
-A refusal is raised as werkzeug's own exception, so ``@app.errorhandler(429)`` can answer it in the application's way.
+A refusal is raised as werkzeug's own exception, so that ``@app.errorhandler(429)`` can answer it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flask import Blueprint, Flask, Response, current_app, request
-from werkzeug.exceptions import default_exceptions
+from ratekeeper.adapters import framework, policy_of
 
-from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.request_limits import DECIDED, RequestLimits
+with framework(__name__):
+    from flask import Blueprint, Flask, Response, current_app, request
+    from werkzeug.exceptions import default_exceptions
+
+from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.adapters.wsgi import request_of
 from ratekeeper.errors import InvalidInput
@@ -39,11 +41,11 @@ EXEMPT = "__ratekeeper_exempt__"
 
 
 class RateLimiter:
-    """Limit a Flask application; give it now, or to ``init_app`` later.
+    """Limit a Flask application; pass it here, or to ``init_app`` later.
 
-    ``policy`` is a Policy, a rules file beside the application or a dictionary of rules; without it,
-    ``app.config["RATEKEEPER_POLICY"]`` is taken, and without that only limits at routes hold.  ``facts`` is called
-    within each request, and tells what the application knows of it: ``{"user": current_user.id}``.
+    ``policy`` is a Policy, a rules file beside the application or a dictionary of rules.  It defaults to
+    ``app.config["RATEKEEPER_POLICY"]``; without either, only the limits on views apply.  ``facts`` is called in each
+    request and returns what the application has verified: ``{"user": current_user.id}``.
     """
 
     def __init__(
@@ -52,79 +54,39 @@ class RateLimiter:
         policy: Policy | str | Path | Mapping[str, Any] | None = None,
         facts: Callable[[], Mapping[str, Any] | None] | None = None,
     ) -> None:
-        self.given = policy
-        self.facts = facts
-        self.blueprints: dict[object, list[RouteLimit]] = {}
-        self.exempted: set[object] = set()
+        self._policy = policy
+        self._facts = facts
+        self._blueprints: dict[object, list[RouteLimit]] = {}
+        self._exempt: set[object] = set()
         if app is not None:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Stand before every request of ``app``."""
-        found = self.given if self.given is not None else app.config.get("RATEKEEPER_POLICY", {"rules": []})
-        if isinstance(found, (str, Path)):
-            found = Path(app.root_path) / found
-        app.extensions[NAME] = policy_of(found)
-        app.before_request(self.before)
-        app.after_request(self.after)
-        app.teardown_request(self.teardown)
-
-    def before(self) -> None:
-        groups = [current_app.blueprints[name] for name in request.blueprints]
-        view = current_app.view_functions.get(request.endpoint or "")
-        if hasattr(view, EXEMPT) or not self.exempted.isdisjoint(groups):
-            return
-        self.check()
-        for group in groups:
-            for own in self.blueprints.get(group, []):
-                self.check(own)
-
-    def check(self, own: RouteLimit | None = None) -> None:
-        """Ask the application's policy, or a limit of its own, about the current request; raises if it refuses."""
-        policy: Policy | None = current_app.extensions.get(NAME)
-        if policy is None:
-            raise InvalidInput("RateLimiter: expected init_app to be called with this application first.")
-        asked = request_of(request.environ)
-        asked.route = request.url_rule.rule if request.url_rule is not None else None
-        asked.facts = self.facts() if self.facts is not None else None
-        if own is not None:
-            asked.facts = own.facts(asked.facts)
-            policy = own.policy(policy)
-        decided: RequestLimits = request.environ.setdefault(DECIDED, RequestLimits(self))
-        refusal = decided.check(policy, asked)
-        if refusal is not None:
-            raise refused(refusal)
-
-    def after(self, response: Response) -> Response:
-        decided: RequestLimits | None = request.environ.get(DECIDED)
-        if decided is not None and decided.teller is self:
-            for name, value in decided.added:
-                response.headers.add(name, value)
-        if decided is not None and decided.leases:
-            response.call_on_close(decided.release)
-        return response
-
-    def teardown(self, error: BaseException | None) -> None:
-        decided: RequestLimits | None = request.environ.get(DECIDED) if error is not None else None
-        if decided is not None:  # there is no response whose end would do it
-            decided.release()
+        """Check every request of ``app`` from now on."""
+        policy = self._policy if self._policy is not None else app.config.get("RATEKEEPER_POLICY", {"rules": []})
+        if isinstance(policy, (str, Path)):
+            policy = Path(app.root_path) / policy
+        app.extensions[NAME] = policy_of(policy)
+        app.before_request(self._before)
+        app.after_request(self._after)
+        app.teardown_request(self._teardown)
 
     def limit(self, limit: Limits, **words: Any) -> Callable[[Target], Target]:
         """Limit a view, or each view of a blueprint: ``@limiter.limit("5/minute", by=lambda: g.user)``.
 
         ``words`` are ``by``, ``cost``, ``name`` and those of a rule; functions take no arguments.
         """
-        own = RouteLimit(limit, **words)
-        own.for_plain_view("limiter.limit")
+        route_limit = RouteLimit(limit, **words)
+        route_limit.expect_plain_functions("limiter.limit")
 
         def decorate(target: Any) -> Any:
             if isinstance(target, Blueprint):
-                self.blueprints.setdefault(target, []).append(own)
+                self._blueprints.setdefault(target, []).append(route_limit)
                 return target
 
             @wraps(target)
             def limited(*args: Any, **kwargs: Any) -> Any:
-                self.check(own)
+                self._check(route_limit)
                 return current_app.ensure_sync(target)(*args, **kwargs)
 
             return limited
@@ -132,15 +94,56 @@ class RateLimiter:
         return decorate
 
     def exempt(self, target: Target) -> Target:
-        """Leave a view or a blueprint alone: neither the policy nor its blueprint limits it."""
+        """Exempt a view or a blueprint from the policy and from the limits of its blueprint."""
         if isinstance(target, Blueprint):
-            self.exempted.add(target)
+            self._exempt.add(target)
         else:
             setattr(target, EXEMPT, True)
         return target
 
+    def _before(self) -> None:
+        blueprints = [current_app.blueprints[name] for name in request.blueprints]
+        view = current_app.view_functions.get(request.endpoint or "")
+        if hasattr(view, EXEMPT) or not self._exempt.isdisjoint(blueprints):
+            return
+        self._check()
+        for blueprint in blueprints:
+            for route_limit in self._blueprints.get(blueprint, []):
+                self._check(route_limit)
 
-def refused(verdict: HttpVerdict) -> Exception:
+    def _check(self, route_limit: RouteLimit | None = None) -> None:
+        """Check the current request against the application's policy or a route limit; raise if it is refused."""
+        policy: Policy | None = current_app.extensions.get(NAME)
+        if policy is None:
+            raise InvalidInput("RateLimiter: expected init_app to be called with this application first.")
+        facts = self._facts() if self._facts is not None else None
+        if route_limit is not None:
+            facts = route_limit.facts(facts)
+            policy = route_limit.policy(policy)
+        checked = request_of(request.environ)
+        checked.route = request.url_rule.rule if request.url_rule is not None else None
+        checked.facts = facts
+        limits: RequestLimits = request.environ.setdefault(LIMITS, RequestLimits(self))
+        verdict = limits.check(policy, checked)
+        if not verdict.allowed:
+            raise refusal(verdict)
+
+    def _after(self, response: Response) -> Response:
+        limits: RequestLimits | None = request.environ.get(LIMITS)
+        if limits is not None and limits.header_writer is self:
+            for name, value in limits.added_headers:
+                response.headers.add(name, value)
+        if limits is not None and limits.leases:
+            response.call_on_close(limits.release)
+        return response
+
+    def _teardown(self, error: BaseException | None) -> None:
+        limits: RequestLimits | None = request.environ.get(LIMITS) if error is not None else None
+        if limits is not None:  # no response whose close would release them
+            limits.release()
+
+
+def refusal(verdict: HttpVerdict) -> Exception:
     media = dict(verdict.headers).get(b"content-type", b"").decode("latin-1")
     response = Response(verdict.body, verdict.status, content_type=media or None)
     return default_exceptions[verdict.status](verdict.message, response)

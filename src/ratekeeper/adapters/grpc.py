@@ -1,11 +1,11 @@
-"""gRPC server interceptors: a call that is refused ends with RESOURCE_EXHAUSTED and says when to come back.
+"""gRPC server interceptors: a refused call ends with RESOURCE_EXHAUSTED and says when to try again.
 
     server = grpc.server(pool, interceptors=[RateLimitInterceptor("rules.toml")])
     server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor("rules.toml")])
 
 A call is a POST to ``/package.Service/Method``, and its metadata are its headers.  A refusal carries RetryInfo in
-``grpc-status-details-bin`` and ``grpc-retry-pushback-ms``, which gRPC's retries obey.  Every call gets the fields as
-trailing metadata, unless its handler sets other ones.  Rules that count messages see those of request streams.
+``grpc-status-details-bin`` and ``grpc-retry-pushback-ms``, which gRPC's retries obey.  Every call gets the RateLimit
+headers as trailing metadata, unless its handler sets its own.  Rules that count messages see those of request streams.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import grpc
-import grpc.aio
+from ratekeeper.adapters import framework, policy_of
 
-from ratekeeper.adapters import policy_of
+with framework(__name__):
+    import grpc
+    import grpc.aio
+
 from ratekeeper.adapters.grpc_status import CODES, refusal_trailers, trailers
 from ratekeeper.adapters.request_limits import RequestLimits
 from ratekeeper.identity.request import Request
@@ -40,7 +42,10 @@ KINDS = {
 
 
 class RateLimitInterceptor(grpc.ServerInterceptor):
-    """Ask a policy before each call.  ``facts`` tells of the call's context what was verified, as a dictionary."""
+    """Ask a policy before each call.
+
+    ``facts`` is a function of the call's context that returns what the application has verified, as a dictionary.
+    """
 
     def __init__(
         self,
@@ -48,38 +53,39 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         facts: Callable[[Any], Mapping[str, Any] | None] | None = None,
     ) -> None:
         self.policy = policy_of(policy)
-        self.facts = facts
-        self.endings: set[asyncio.Future[None]] = set()
+        self._facts = facts
+        self._releases: set[asyncio.Future[None]] = set()
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        """Wrap the handler of a call, as gRPC asks."""
         handler = continuation(details)
-        return None if handler is None else self.wrapped(handler, details.method)
+        return None if handler is None else self._wrap_handler(handler, details.method)
 
-    def wrapped(self, handler: Any, method: str) -> Any:
-        name, make = KINDS[handler.request_streaming, handler.response_streaming]
-        wrap = self.wrap(getattr(handler, name), method, handler.request_streaming)
-        return make(wrap, handler.request_deserializer, handler.response_serializer)
+    def _wrap_handler(self, handler: Any, method: str) -> Any:
+        name, make_handler = KINDS[handler.request_streaming, handler.response_streaming]
+        wrapped = self._wrap(getattr(handler, name), method, handler.request_streaming)
+        return make_handler(wrapped, handler.request_deserializer, handler.response_serializer)
 
-    def wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
+    def _wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
         def called(message: Any, context: Any) -> Any:
-            request = request_of(method, context, self.facts)
-            decided = RequestLimits()
+            request = request_of(method, context, self._facts)
+            limits = RequestLimits()
             try:
-                refusal = decided.check(self.policy, request, lambda: not context.is_active())
+                verdict = limits.check(self.policy, request, lambda: not context.is_active())
             except ConnectionAbortedError:
-                return context.abort(grpc.StatusCode.CANCELLED, "The caller left before its turn.")
-            if refusal is not None:
-                refuse(refusal, context)
-            if decided.leases and not context.add_callback(decided.release):
-                decided.release()  # it has ended already
-            context.set_trailing_metadata(trailers(decided.verdict))
+                return context.abort(grpc.StatusCode.CANCELLED, "The client left before its turn.")
+            if not verdict.allowed:
+                refuse(verdict, context)
+            if limits.leases and not context.add_callback(limits.release):
+                limits.release()  # the call has ended already
+            context.set_trailing_metadata(trailers(verdict))
             if streams and self.policy.limits_messages:
-                message = self.counted(message, request, context)
+                message = self._counted(message, request, context)
             return behaviour(message, context)
 
         return called
 
-    def counted(self, messages: Iterator[Any], request: Request, context: Any) -> Iterator[Any]:
+    def _counted(self, messages: Iterator[Any], request: Request, context: Any) -> Iterator[Any]:
         for message in messages:
             verdict = self.policy.check_message(request)
             if not verdict.allowed:
@@ -88,42 +94,43 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
 
 class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor):
-    """RateLimitInterceptor for ``grpc.aio``; plain handlers, which run in threads there, are asked about in them."""
+    """RateLimitInterceptor for ``grpc.aio``.  Plain handlers run in threads there, and are checked in them."""
 
     async def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:  # type: ignore[override]
+        """Wrap the handler of a call, as gRPC asks."""
         handler = await continuation(details)
-        return None if handler is None else self.wrapped(handler, details.method)
+        return None if handler is None else self._wrap_handler(handler, details.method)
 
-    def wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
-        async def admitted(message: Any, context: Any) -> Any:
-            request = request_of(method, context, self.facts)
-            decided = RequestLimits()
-            refusal = await decided.acheck(self.policy, request)
-            if refusal is not None:
-                await refuse(refusal, context)
-            if decided.leases:
-                context.add_done_callback(lambda _: self.end(decided))
-            context.set_trailing_metadata(trailers(decided.verdict))
-            return self.acounted(message, request, context) if streams and self.policy.limits_messages else message
+    def _wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
+        async def checked(message: Any, context: Any) -> Any:
+            request = request_of(method, context, self._facts)
+            limits = RequestLimits()
+            verdict = await limits.acheck(self.policy, request)
+            if not verdict.allowed:
+                await refuse(verdict, context)
+            if limits.leases:
+                context.add_done_callback(lambda _: self._release(limits))
+            context.set_trailing_metadata(trailers(verdict))
+            return self._acounted(message, request, context) if streams and self.policy.limits_messages else message
 
         async def awaited(message: Any, context: Any) -> Any:
-            return await behaviour(await admitted(message, context), context)
+            return await behaviour(await checked(message, context), context)
 
         async def streamed(message: Any, context: Any) -> AsyncIterator[Any]:
-            async with aclosing(behaviour(await admitted(message, context), context)) as parts:
+            async with aclosing(behaviour(await checked(message, context), context)) as parts:
                 async for part in parts:
                     yield part
 
         if inspect.isasyncgenfunction(behaviour):
             return streamed
-        return awaited if inspect.iscoroutinefunction(behaviour) else super().wrap(behaviour, method, streams)
+        return awaited if inspect.iscoroutinefunction(behaviour) else super()._wrap(behaviour, method, streams)
 
-    def end(self, decided: RequestLimits) -> None:
-        ending = asyncio.ensure_future(decided.arelease())
-        self.endings.add(ending)  # the loop itself keeps no hold of it
-        ending.add_done_callback(self.endings.discard)
+    def _release(self, limits: RequestLimits) -> None:
+        release = asyncio.ensure_future(limits.arelease())
+        self._releases.add(release)  # the loop itself keeps no reference to it
+        release.add_done_callback(self._releases.discard)
 
-    async def acounted(self, messages: AsyncIterator[Any], request: Request, context: Any) -> AsyncIterator[Any]:
+    async def _acounted(self, messages: AsyncIterator[Any], request: Request, context: Any) -> AsyncIterator[Any]:
         async for message in messages:
             verdict = await self.policy.acheck_message(request)
             if not verdict.allowed:
@@ -132,9 +139,9 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
 
 
 def request_of(method: str, context: Any, facts: Callable[[Any], Any] | None) -> Request:
-    made = Request("POST", method, peer_of(context.peer()), context.invocation_metadata() or (), route=method)
-    made.facts = facts(context) if facts is not None else None
-    return made
+    request = Request("POST", method, peer_of(context.peer()), context.invocation_metadata() or (), route=method)
+    request.facts = facts(context) if facts is not None else None
+    return request
 
 
 def peer_of(text: str) -> str | None:
@@ -144,6 +151,6 @@ def peer_of(text: str) -> str | None:
 
 
 def refuse(verdict: HttpVerdict, context: Any) -> Any:
-    """End the call; raises, or is to be awaited."""
+    """End the call; in a thread this raises, on an event loop the result must be awaited."""
     context.set_trailing_metadata(refusal_trailers(verdict))
     return context.abort(CODES[verdict.status], verdict.message)

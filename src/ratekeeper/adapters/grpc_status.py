@@ -1,4 +1,4 @@
-"""A verdict as gRPC tells it: a code, the RateLimit fields, and a google.rpc.Status that says when to come back.
+"""A verdict as gRPC sends it: a code, the RateLimit headers, and a google.rpc.Status that says when to try again.
 
 Four small messages need no library: Status { code = 1, message = 2, details = 3 }, Any { type_url = 1, value = 2 },
 RetryInfo { retry_delay = 1 }, Duration { seconds = 1, nanos = 2 }.
@@ -9,7 +9,10 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-import grpc
+from ratekeeper.adapters import framework
+
+with framework(__name__):
+    import grpc
 
 from ratekeeper.protobuf import write_bytes, write_number
 from ratekeeper.units import SECOND
@@ -25,17 +28,16 @@ CODES = {
     403: grpc.StatusCode.PERMISSION_DENIED,
     400: grpc.StatusCode.INVALID_ARGUMENT,
 }
-TOLD = (b"ratelimit", b"x-ratelimit", b"retry-after")
+SENT = (b"ratelimit", b"x-ratelimit", b"retry-after")
 RETRY_INFO = b"type.googleapis.com/google.rpc.RetryInfo"
 
 
-def trailers(verdict: HttpVerdict | None) -> Trailers:
-    found = verdict.headers if verdict is not None else ()
-    return tuple([(name.decode(), value.decode("latin-1")) for name, value in found if name.startswith(TOLD)])
+def trailers(verdict: HttpVerdict) -> Trailers:
+    return tuple([(name.decode(), value.decode("latin-1")) for name, value in verdict.headers if name.startswith(SENT)])
 
 
 def refusal_trailers(verdict: HttpVerdict) -> Trailers:
-    """``trailers`` with what gRPC's own retries obey; -1 where time does not help."""
+    """``trailers``, and when gRPC's own retries may try again; -1: never."""
     after = verdict.wait if verdict.response.jitter else verdict.retry_after
     micros = None if after is None else ceil(after * SECOND) or 1
     pushback = "-1" if micros is None else str(-(-micros // 1000))
@@ -44,7 +46,7 @@ def refusal_trailers(verdict: HttpVerdict) -> Trailers:
 
 
 def status_of(code: int, message: str, micros: int | None) -> bytes:
-    """A status with the RetryInfo of that many microseconds, or without."""
+    """Encode a status, with a RetryInfo of ``micros`` unless that is None."""
     details = b""
     if micros is not None:
         seconds, rest = divmod(micros, SECOND)

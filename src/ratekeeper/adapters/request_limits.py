@@ -1,6 +1,7 @@
-"""What one request has met so far: the rules file first, then the limits that stand at its route.
+"""The limits of one request: the application's policy first, then the limits on its route.
 
-Each is decided by itself, and still they hold together: what one refuses, those before it get back.
+Each policy decides by itself, but a refused request is charged to none of them: a refusal gives back what the earlier
+verdicts took.
 """
 
 from __future__ import annotations
@@ -8,120 +9,166 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ratekeeper.flow.heartbeat import Heartbeat
 from ratekeeper.http.verdict import HttpVerdict, VerdictNotes
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.policy import Policy
 
-    Gone = Callable[[], bool] | None
+    HasLeft = Callable[[], bool] | None
 
-DECIDED = "ratekeeper.decided"  # where adapters keep it, in an environ or a request
+LIMITS = "ratekeeper.limits"  # the key of a RequestLimits in an ASGI scope, a WSGI environ or an aiohttp request
 
 
 class RequestLimits:
-    """The verdicts on one request, told as one.  ``teller`` is whoever writes them into the response."""
+    """The verdicts on one request, and the one verdict that the response shows.
 
-    __slots__ = ("admitted", "is_done", "refusal", "teller")
+    ``policy`` and ``facts`` are the application's, for the limits on a route to inherit.  ``header_writer`` is the
+    object that adds the headers to the response: several adapters may meet in one request, and only one writes.
+    """
 
-    def __init__(self, teller: object = None) -> None:
+    __slots__ = ("admitted", "facts", "header_writer", "leases", "policy", "refusal", "verdict")
+
+    def __init__(
+        self, header_writer: object = None, policy: Policy | None = None, verdict: HttpVerdict | None = None
+    ) -> None:
+        self.header_writer = header_writer
+        self.policy = policy
+        self.facts: Mapping[str, Any] | None = None
         self.admitted: list[tuple[Policy, HttpVerdict]] = []
+        self.leases: list[RequestLease] = []
         self.refusal: HttpVerdict | None = None
-        self.teller = teller
-        self.is_done = False
+        self.verdict = verdict  # the refusal, else all admitting verdicts as one; None before the first check
+        if policy is not None and verdict is not None:
+            self.admitted.append((policy, verdict))
+            if policy.leases:
+                self.leases.append(RequestLease(policy, verdict))
 
-    def check(self, policy: Policy, request: Request, is_gone: Gone = None) -> HttpVerdict | None:
-        """The refusal of ``policy``, None if it admits the request; waits for its turn where that is later.
+    def check(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
+        """Return the verdict of ``policy``, after waiting for the turn that a leaky bucket gave.
 
-        A caller that ``is_gone`` by then gives its place back; ConnectionAbortedError says so.
+        If the client ``has_left`` by then, give everything back and raise ConnectionAbortedError.
         """
         verdict = policy.check(request)
         if not verdict.allowed:
             self.give_back()
-            self.refusal = verdict
+            self.refusal = self.verdict = verdict
             return verdict
-        self.admitted.append((policy, verdict))
+        self.admit(policy, verdict)
         if policy.delays and verdict.delay:
             try:
                 policy.clock.sleep(round(verdict.delay * SECOND))
-                if is_gone is not None and is_gone():
+                if has_left is not None and has_left():
                     raise ConnectionAbortedError
             except BaseException:
                 self.give_back()
                 raise
-        return None
+        return verdict
 
-    async def acheck(self, policy: Policy, request: Request, is_gone: Gone = None) -> HttpVerdict | None:
-        """``check`` for an event loop; a caller that left raises CancelledError."""
+    async def acheck(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
+        """``check`` for an event loop; if the client has left, raise CancelledError."""
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         if not verdict.allowed:
-            await self.agive_back()
-            self.refusal = verdict
+            await self.arefuse(verdict)
             return verdict
-        self.admitted.append((policy, verdict))
+        self.admit(policy, verdict)
         if policy.delays and verdict.delay:
             try:
                 await policy.clock.asleep(round(verdict.delay * SECOND))
-                if is_gone is not None and is_gone():
+                if has_left is not None and has_left():
                     raise asyncio.CancelledError
             except BaseException:
                 await self.agive_back()
                 raise
-        return None
+        return verdict
 
-    @property
-    def leases(self) -> bool:
-        """Whether something is held that must end with the response."""
-        return not self.is_done and any(policy.leases for policy, _ in self.admitted)
+    def admit(self, policy: Policy, verdict: HttpVerdict) -> None:
+        self.admitted.append((policy, verdict))
+        if policy.leases:
+            self.leases.append(RequestLease(policy, verdict))
+        if self.refusal is None:
+            self.verdict = verdict if self.verdict is None else combined(self.verdict, verdict)
 
-    def release(self) -> None:
-        """End the leases of what was admitted: the response is done."""
-        if self.leases:
-            self.is_done = True
-            for policy, verdict in self.admitted:
-                policy.release(verdict)
-
-    async def arelease(self) -> None:
-        """``release`` for an event loop."""
-        if self.leases:
-            self.is_done = True
-            for policy, verdict in self.admitted:
-                await policy.arelease(verdict)
+    async def arefuse(self, verdict: HttpVerdict) -> None:
+        await self.agive_back()
+        self.refusal = self.verdict = verdict
 
     def give_back(self) -> None:
+        """Give back what the admitting verdicts took, leases included."""
+        self.leases.clear()
         while self.admitted:
             policy, verdict = self.admitted.pop()
             policy.give_back(verdict)
 
     async def agive_back(self) -> None:
+        """``give_back`` for an event loop."""
+        while self.leases:
+            await self.leases.pop().stop_renewal()
         while self.admitted:
             policy, verdict = self.admitted.pop()
             await policy.agive_back(verdict)
 
-    @property
-    def verdict(self) -> HttpVerdict | None:
-        """The refusal, else all that was admitted in one; None if nothing was asked."""
-        if self.refusal is not None or not self.admitted:
-            return self.refusal
-        first = self.admitted[0][1]
-        if len(self.admitted) == 1:
-            return first
-        answers = tuple([answer for _, own in self.admitted for answer in own.answers])
-        graced = tuple([name for _, own in self.admitted for name in own.notes.graced])
-        return HttpVerdict(first.request, first.response, answers, "", VerdictNotes(graced=graced))
+    def release(self) -> None:
+        """End all leases: the response is done.  A second call does nothing."""
+        while self.leases:
+            lease = self.leases.pop()
+            lease.policy.release(lease.verdict)
+
+    async def arelease(self, lease: RequestLease | None = None) -> None:
+        """End one lease, or all of them, on an event loop.  A second call does nothing."""
+        for ending in [*self.leases] if lease is None else [lease]:
+            if ending in self.leases:  # else a refusal gave it back
+                self.leases.remove(ending)
+                await ending.stop_renewal()
+                await ending.policy.arelease(ending.verdict)
 
     @property
-    def fields(self) -> list[tuple[str, str]]:
-        """For the response, as text; names in lower case."""
-        verdict = self.verdict
-        if verdict is None:
+    def headers(self) -> list[tuple[str, str]]:
+        """The header fields of the response as text; names in lower case."""
+        if self.verdict is None:
             return []
-        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in verdict.headers]
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.verdict.headers]
 
     @property
-    def added(self) -> list[tuple[str, str]]:
-        """``fields`` for a response that says itself what its body is."""
-        return [field for field in self.fields if field[0] != "content-type"]
+    def added_headers(self) -> list[tuple[str, str]]:
+        """``headers`` without the type of the body, for a response that has one of its own."""
+        return [field for field in self.headers if field[0] != "content-type"]
+
+
+class RequestLease:
+    """The concurrency slots that a verdict holds until the response is done."""
+
+    __slots__ = ("heartbeat", "policy", "verdict")
+
+    def __init__(self, policy: Policy, verdict: HttpVerdict) -> None:
+        self.policy = policy
+        self.verdict = verdict
+        self.heartbeat: Heartbeat | None = None
+
+    def start_renewal(self) -> None:
+        """Renew the slots on the running event loop, so that a long response keeps them."""
+        lives = [entry.limit.micros for entry, _ in self.verdict.answers if entry.limit.is_leased]  # type: ignore[union-attr]
+        if lives:
+            self.heartbeat = Heartbeat(min(lives), self.renew)
+
+    async def renew(self) -> None:
+        await self.policy.arenew(self.verdict)
+
+    async def stop_renewal(self) -> None:
+        if self.heartbeat is not None:
+            await self.heartbeat.stop()
+
+
+def combined(first: HttpVerdict, second: HttpVerdict) -> HttpVerdict:
+    """Two verdicts that admit the same request, as one."""
+    notes = VerdictNotes(
+        graced=first.notes.graced + second.notes.graced,
+        shadow=first.notes.shadow + second.notes.shadow,
+        unenforced=first.notes.unenforced + second.notes.unenforced,
+    )
+    return HttpVerdict(first.request, first.response, first.answers + second.answers, "", notes)

@@ -1,6 +1,6 @@
-"""Which route will answer an ASGI request: its template, as far as the framework lets it be known beforehand.
+"""Find the template of the route that will answer an ASGI request, before the framework has routed it.
 
-Litestar, Starlette and FastAPI tell in the scope; Quart's map of routes is found where its ``asgi_app`` is wrapped.
+Litestar, Starlette and FastAPI have their routes in the scope; Quart's are on the object whose ``asgi_app`` is wrapped.
 """
 
 from __future__ import annotations
@@ -14,38 +14,40 @@ if TYPE_CHECKING:
 
     Scope = MutableMapping[str, Any]
 
-FULL = 2  # how Starlette says that method and path match
+FULL = 2  # Starlette's Match.FULL: method and path match
 
 
 def route_of(scope: Scope, app: Any) -> str | None:
-    """The template of the route of ``app`` that will answer; None if there is none, or nobody tells."""
-    known = scope.get("path_template") or getattr(scope.get("route"), "path", None)
-    if known:
-        return str(known)
-    rules = getattr(getattr(app, "__self__", None), "url_map", None)
-    return template(getattr(scope.get("app"), "routes", ()), scope) if rules is None else rule_of(rules, scope)
+    """Return the template of the route of ``app`` that will answer; None if no route does, or it cannot be found."""
+    matched = scope.get("path_template") or getattr(scope.get("route"), "path", None)
+    if matched:
+        return str(matched)
+    url_map = getattr(getattr(app, "__self__", None), "url_map", None)
+    if url_map is not None:
+        return quart_route(url_map, scope)
+    return starlette_route(getattr(scope.get("app"), "routes", ()), scope)
 
 
-def template(routes: Iterable[Any], scope: Scope) -> str | None:
-    """Of the first route that matches, as Starlette looks for it; what lies within another begins with its path."""
+def starlette_route(routes: Iterable[Any], scope: Scope) -> str | None:
+    """Match as Starlette does: the first full match wins, and a mounted route's template begins with its mount's."""
     for route in routes:
         match, child = route.matches(scope) if hasattr(route, "matches") else (None, {})
         if getattr(match, "value", 0) == FULL:
-            within = getattr(route, "routes", None) or getattr(route, "effective_candidates", tuple)()  # FastAPI's own
-            rest = template(within, {**scope, **child}) if within else None
+            children = getattr(route, "routes", None) or getattr(route, "effective_candidates", tuple)()  # FastAPI's
+            rest = starlette_route(children, {**scope, **child}) if children else None
             return (getattr(route, "path", None) or "") + (rest or "") or None
     return None
 
 
-def rule_of(rules: Any, scope: Scope) -> str | None:
-    """Of the rule of a Werkzeug map that matches, as Quart looks for it."""
+def quart_route(url_map: Any, scope: Scope) -> str | None:
+    """Match as Quart does, with its Werkzeug map."""
     from werkzeug.exceptions import HTTPException
 
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     is_socket = scope["type"] == "websocket"
     try:
-        adapter = rules.bind(bare_host(host) or "localhost", path_info=scope["path"])
+        adapter = url_map.bind(bare_host(host) or "localhost", path_info=scope["path"])
         rule, _ = adapter.match(method=scope.get("method", "GET"), return_rule=True, websocket=is_socket)
-    except HTTPException:  # no such route, another method, a redirect to the final slash, or a host that is none
+    except HTTPException:  # no such route, another method, a redirect to the final slash, or an invalid host
         return None
     return str(rule.rule)

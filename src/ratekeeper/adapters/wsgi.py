@@ -3,8 +3,8 @@
     application = RateLimitMiddleware(application, policy="rules.toml")
 
 Bodies and streams pass untouched.  WSGI spells ``X_Name`` and ``X-Name`` alike: behind a proxy, use a server that drops
-names with underscores, as gunicorn does.  It cannot tell that a client left either, so the place of one that leaves a
-leaky bucket's queue stays taken.
+names with underscores, as gunicorn does.  WSGI does not say either that a client has disconnected, so a client that
+leaves the queue of a leaky bucket still uses up its turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.request_limits import DECIDED, RequestLimits
+from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.identity.request import new_request
 
 if TYPE_CHECKING:
@@ -32,40 +32,43 @@ if TYPE_CHECKING:
 
 
 class RateLimitMiddleware:
-    """Ask a policy before each request.  ``facts`` tells what the application has verified, as a dictionary."""
+    """Ask a policy before each request.
+
+    ``facts`` is a function of the environ that returns what the application has verified, as a dictionary.
+    """
 
     def __init__(self, app: App, policy: Policy | str | Path | Mapping[str, Any], facts: Facts | None = None) -> None:
-        self.app = app
+        self._app = app
         self.policy = policy_of(policy)
-        self.facts = facts
+        self._facts = facts
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        decided = environ[DECIDED] = RequestLimits(self)
+        limits = environ[LIMITS] = RequestLimits(self)
         request = request_of(environ)
-        if self.facts is not None:
-            request.facts = self.facts(environ)
-        refusal = decided.check(self.policy, request)
-        if refusal is not None:
-            return refuse(refusal, decided, environ, start_response)
+        if self._facts is not None:
+            request.facts = self._facts(environ)
+        verdict = limits.check(self.policy, request)
+        if not verdict.allowed:
+            return refuse(verdict, limits, environ, start_response)
 
-        def with_fields(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            return start_response(status, [*headers, *decided.added], *([exc_info] if exc_info else []))
+        def start_with_headers(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            return start_response(status, [*headers, *limits.added_headers], *([exc_info] if exc_info else []))
 
-        if not decided.leases:
-            return self.app(environ, with_fields)
+        if not self.policy.leases:
+            return self._app(environ, start_with_headers)
         try:
-            return LeasedBody(self.app(environ, with_fields), decided)
+            return LeasedBody(self._app(environ, start_with_headers), limits)
         except BaseException:
-            decided.release()
+            limits.release()
             raise
 
 
 class LeasedBody:
-    """A response whose end gives back what was held for it."""
+    """A response body that releases the leases of its request when it is closed."""
 
-    def __init__(self, response: Iterable[bytes], decided: RequestLimits) -> None:
+    def __init__(self, response: Iterable[bytes], limits: RequestLimits) -> None:
         self.response = response
-        self.decided = decided
+        self.limits = limits
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.response)
@@ -75,20 +78,20 @@ class LeasedBody:
             if hasattr(self.response, "close"):
                 self.response.close()
         finally:
-            self.decided.release()
+            self.limits.release()
 
 
 def refuse(
-    refusal: HttpVerdict, decided: RequestLimits, environ: Environ, start_response: StartResponse
+    verdict: HttpVerdict, limits: RequestLimits, environ: Environ, start_response: StartResponse
 ) -> Iterable[bytes]:
-    body = refusal.body
-    fields = [*decided.fields, ("content-length", str(len(body)))]
-    start_response(f"{refusal.status} {HTTPStatus(refusal.status).phrase}", fields)
+    body = verdict.body
+    headers = [*limits.headers, ("content-length", str(len(body)))]
+    start_response(f"{verdict.status} {HTTPStatus(verdict.status).phrase}", headers)
     return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
 
 def request_of(environ: Environ) -> Request:
-    """The facts of a request; its path is the whole one, wherever the application is mounted."""
+    """Translate the environ; the path is the full one, wherever the application is mounted."""
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     headers = [(name_of(name), octets(value)) for name, value in environ.items() if name[:5] == "HTTP_"]
     if environ.get("CONTENT_LENGTH"):

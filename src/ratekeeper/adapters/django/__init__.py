@@ -7,8 +7,8 @@
     @rate_limit("5/minute")
     def login(request): ...
 
-``app:user`` is the primary key of ``request.user``.  ``FACTS`` in the setting is a function of the request, or the path
-of one, that tells more.
+``app:user`` is the primary key of ``request.user``.  ``FACTS`` in the setting adds more facts: a function of the
+request, or the import path of one.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
+from ratekeeper.adapters import framework
+
+with framework(__name__):
+    from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
 
 from ratekeeper.adapters.django.translate import (
     SETTING,
-    afacts,
-    asked,
-    facts,
+    add_headers,
+    afacts_of,
+    facts_of,
     load_views,
-    refused,
-    resolved,
+    refusal,
+    request_of,
     site_policy,
-    told,
+    view_match,
 )
 from ratekeeper.adapters.request_limits import RequestLimits
 from ratekeeper.adapters.route_limit import RouteLimit
@@ -43,11 +46,11 @@ if TYPE_CHECKING:
     View = TypeVar("View", bound=Callable[..., Any])
 
 EXEMPT = "ratekeeper_exempt"
-exempted: list[Any] = []  # as long as there is none, no request is resolved just to look
+exempt_views: list[Any] = []  # while it is empty, no request is resolved just to see whether its view is exempt
 
 
 class RateLimitMiddleware:
-    """Ask the policy of the settings before each request, and tell in each response how it stands."""
+    """Check each request with the policy of the settings, and add the headers to each response."""
 
     sync_capable = async_capable = True
 
@@ -57,65 +60,68 @@ class RateLimitMiddleware:
                 f'{SETTING}: expected a setting such as {{"POLICY": BASE_DIR / "rules.toml"}} beside the middleware, '
                 'got none. If views alone have limits, write {"POLICY": None}.'
             )
-        site_policy()  # a mistake in the rules stops the start, not the first request
-        self.get_response = get_response
-        self.is_async = iscoroutinefunction(get_response)
-        if self.is_async:
+        site_policy()  # so that a mistake in the rules stops the start, not the first request
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
             markcoroutinefunction(self)
 
     def __call__(self, request: Any) -> Any:
-        if self.is_async:
-            return self.acall(request)
-        decided = request.ratekeeper = RequestLimits(self)
-        refusal, policy = None, site_policy()
+        if self._is_async:
+            return self._acall(request)
+        limits, policy = limits_of(request, self), site_policy()
         if not is_exempt(request):
-            refusal = decided.check(policy, asked(request, policy, facts(request, policy)))
-        return told(self.get_response(request) if refusal is None else refused(request, refusal), decided)
+            verdict = limits.check(policy, request_of(request, policy, facts_of(request, policy)))
+            if not verdict.allowed:
+                return add_headers(refusal(request, verdict), limits)
+        return add_headers(self._get_response(request), limits)
 
-    async def acall(self, request: Any) -> Any:
-        decided = request.ratekeeper = RequestLimits(self)
-        refusal, policy = None, site_policy()
+    async def _acall(self, request: Any) -> Any:
+        limits, policy = limits_of(request, self), site_policy()
         if not is_exempt(request):
-            refusal = await decided.acheck(policy, asked(request, policy, await afacts(request, policy)))
-        return told(await self.get_response(request) if refusal is None else refused(request, refusal), decided)
+            verdict = await limits.acheck(policy, request_of(request, policy, await afacts_of(request, policy)))
+            if not verdict.allowed:
+                return add_headers(refusal(request, verdict), limits)
+        return add_headers(await self._get_response(request), limits)
 
 
 def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View], View]:
     """Limit a view: ``@rate_limit("5/minute", by="user")``; on a class, within ``method_decorator``.
 
-    ``by`` is a source, ``"user"`` for Django's own, or a function of the request, as may be ``cost``; other words are
-    ``name`` and those of a rule.
+    ``by`` is a source, ``"user"`` for Django's own users, or a function of the request, as may be ``cost``; other words
+    are ``name`` and those of a rule.
     """
-    own = RouteLimit(limit, by="app:user" if by == "user" else by, **words)
+    route_limit = RouteLimit(limit, by="app:user" if by == "user" else by, **words)
 
     def decorate(view: Any) -> Any:
         if iscoroutinefunction(view):
 
             @wraps(view)
             async def awaited(request: Any, *args: Any, **kwargs: Any) -> Any:
-                decided, policy = decided_of(request, own), own.policy(site_policy())
-                known = await own.afacts(await afacts(request, policy), request)
-                refusal = await decided.acheck(policy, asked(request, policy, known))
+                limits, policy = limits_of(request, route_limit), route_limit.policy(site_policy())
+                facts = await route_limit.afacts(await afacts_of(request, policy), request)
+                verdict = await limits.acheck(policy, request_of(request, policy, facts))
                 try:
-                    response = await view(request, *args, **kwargs) if refusal is None else refused(request, refusal)
+                    response = await view(request, *args, **kwargs) if verdict.allowed else refusal(request, verdict)
                 except BaseException:
-                    await decided.arelease()
+                    await limits.arelease()
                     raise
-                return told(response, decided) if decided.teller is own else response
+                return add_headers(response, limits) if limits.header_writer is route_limit else response
 
             return awaited
-        own.for_plain_view(getattr(view, "__qualname__", "rate_limit"))
+        route_limit.expect_plain_functions(getattr(view, "__qualname__", "rate_limit"))
 
         @wraps(view)
         def called(request: Any, *args: Any, **kwargs: Any) -> Any:
-            decided, policy = decided_of(request, own), own.policy(site_policy())
-            refusal = decided.check(policy, asked(request, policy, own.facts(facts(request, policy), request)))
+            limits, policy = limits_of(request, route_limit), route_limit.policy(site_policy())
+            facts = route_limit.facts(facts_of(request, policy), request)
+            verdict = limits.check(policy, request_of(request, policy, facts))
             try:
-                response = view(request, *args, **kwargs) if refusal is None else refused(request, refusal)
-            except BaseException:  # there is no response whose end would do it
-                decided.release()
+                response = view(request, *args, **kwargs) if verdict.allowed else refusal(request, verdict)
+            except BaseException:  # no response whose close would release them
+                limits.release()
                 raise
-            return told(response, decided) if decided.teller is own else response
+            return add_headers(response, limits) if limits.header_writer is route_limit else response
 
         return called
 
@@ -123,20 +129,20 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
 
 
 def exempt(view: View) -> View:
-    """Leave a view alone: the middleware does not count it; limits of its own still hold."""
+    """Exempt a view from the middleware's policy; its own limits still apply."""
     setattr(view, EXEMPT, True)
-    exempted.append(view)
+    exempt_views.append(view)
     return view
 
 
 def is_exempt(request: Any) -> bool:
     load_views(request)
-    match = resolved(request) if exempted else None
+    match = view_match(request) if exempt_views else None
     return match is not None and getattr(match.func, EXEMPT, False)
 
 
-def decided_of(request: Any, teller: object) -> RequestLimits:
-    """What was decided about ``request``; the first who asks tells it in the response."""
+def limits_of(request: Any, header_writer: object) -> RequestLimits:
+    """The limits of ``request``; the first adapter that asks for them adds the headers to the response."""
     if not hasattr(request, "ratekeeper"):
-        request.ratekeeper = RequestLimits(teller)
+        request.ratekeeper = RequestLimits(header_writer)
     return request.ratekeeper

@@ -1,24 +1,27 @@
 """System checks: what ``manage.py check`` says about the limits of a site.
 
-ratekeeper.E001  the rules cannot be taken         ratekeeper.W001  the rules say something that is probably not meant
-ratekeeper.E002  an unknown key in the setting     ratekeeper.W002  there is a policy and no middleware
-ratekeeper.E003  FACTS cannot be called            ratekeeper.W003  users are counted before they are known
-                                                   ratekeeper.W004  behind a proxy that is not trusted
-                                                   ratekeeper.W005  counters of each process (with --deploy)
+ratekeeper.E001  the rules are invalid             ratekeeper.W001  the rules contain a probable mistake
+ratekeeper.E002  an unknown key in the setting     ratekeeper.W002  there is a policy but no middleware
+ratekeeper.E003  FACTS is not a function           ratekeeper.W003  the middleware runs before authentication
+                                                   ratekeeper.W004  the site is behind a proxy that is not trusted
+                                                   ratekeeper.W005  each process counts by itself (with --deploy)
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.apps import AppConfig
-from django.conf import settings
-from django.core import checks
+from ratekeeper.adapters import framework
+
+with framework(__name__):
+    from django.apps import AppConfig
+    from django.conf import settings
+    from django.core import checks
 
 from ratekeeper.adapters.django.translate import SETTING, site_facts, site_policy
 from ratekeeper.errors import RatekeeperError, did_you_mean
 
-OURS = "ratekeeper.adapters.django.RateLimitMiddleware"
+MIDDLEWARE = "ratekeeper.adapters.django.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 KEYS = ("POLICY", "FACTS")
 
@@ -36,51 +39,53 @@ class RatekeeperConfig(AppConfig):  # type: ignore[misc]
 
 
 def check_settings(**_: Any) -> list[Any]:
-    """What is wrong with the setting, the rules and the order of middleware."""
-    found: list[Any] = []
-    given = getattr(settings, SETTING, {})
-    for key in given:
+    """Check the setting, the rules and the order of the middleware."""
+    messages: list[Any] = []
+    setting = getattr(settings, SETTING, {})
+    for key in setting:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS).strip() or None
-            found.append(
-                checks.Error(f"{SETTING}: expected {' and '.join(KEYS)}, got {key!r}.", hint, id=number("E002"))
+            messages.append(
+                checks.Error(f"{SETTING}: expected {' and '.join(KEYS)}, got {key!r}.", hint, id=check_id("E002"))
             )
     try:
         if not (site_facts() is None or callable(site_facts())):
-            found.append(checks.Error(f"{SETTING}: expected FACTS to be a function.", id=number("E003")))
+            messages.append(checks.Error(f"{SETTING}: expected FACTS to be a function.", id=check_id("E003")))
     except ImportError as error:
-        found.append(checks.Error(f"{SETTING}: expected FACTS to be a function, but {error}.", id=number("E003")))
+        messages.append(checks.Error(f"{SETTING}: expected FACTS to be a function, but {error}.", id=check_id("E003")))
     try:
         policy = site_policy()
     except (RatekeeperError, OSError) as error:
-        return [*found, checks.Error(str(error), id=number("E001"))]
-    found += [checks.Warning(text, id=number("W001")) for text in policy.warnings]
+        return [*messages, checks.Error(str(error), id=check_id("E001"))]
+    messages += [checks.Warning(text, id=check_id("W001")) for text in policy.warnings]
     order = list(settings.MIDDLEWARE)
-    if given.get("POLICY") is not None and OURS not in order:
-        hint = f"Add {OURS!r} to MIDDLEWARE."
-        found.append(checks.Warning("There is a policy, and no middleware that asks it.", hint, id=number("W002")))
-    known_after = order.index(AUTHENTICATION) if AUTHENTICATION in order else len(order)
-    if OURS in order and order.index(OURS) < known_after and policy.asks("app:user"):
-        hint = f"Put {OURS!r} behind it; until then, users are counted by address."
-        found.append(checks.Warning("Rules count users before AuthenticationMiddleware.", hint, id=number("W003")))
+    if setting.get("POLICY") is not None and MIDDLEWARE not in order:
+        hint = f"Add {MIDDLEWARE!r} to MIDDLEWARE."
+        messages.append(checks.Warning("There is a policy, but no middleware applies it.", hint, id=check_id("W002")))
+    authenticated_at = order.index(AUTHENTICATION) if AUTHENTICATION in order else len(order)
+    if MIDDLEWARE in order and order.index(MIDDLEWARE) < authenticated_at and policy.asks("app:user"):
+        hint = f"Put {MIDDLEWARE!r} behind it; until then, users are counted by address."
+        messages.append(checks.Warning("Rules count users before AuthenticationMiddleware.", hint, id=check_id("W003")))
     behind = getattr(settings, "SECURE_PROXY_SSL_HEADER", None) or getattr(settings, "USE_X_FORWARDED_HOST", False)
     if behind and not policy.program.identity.addresses.trusted:
-        hint = "Write the proxy's address into trusted_proxies of the rules; until then all clients count as one."
-        found.append(checks.Warning("The site is behind a proxy that the rules do not trust.", hint, id=number("W004")))
-    return found
+        hint = "Add the proxy's address to trusted_proxies in the rules; until then, all clients share one counter."
+        messages.append(
+            checks.Warning("The site is behind a proxy that the rules do not trust.", hint, id=check_id("W004"))
+        )
+    return messages
 
 
 def check_deployment(**_: Any) -> list[Any]:
-    """What is right on a desk and not in production."""
+    """Check what is fine in development and wrong in production."""
     try:
         policy = site_policy()
     except (RatekeeperError, OSError):
-        return []  # told already
+        return []  # check_settings reports it
     if policy.store.blocking or policy.store_url != "memory://":
         return []
     hint = "With several processes or hosts, set store to a redis:// URL in the rules."
-    return [checks.Warning("Each process counts for itself: the store is memory://.", hint, id=number("W005"))]
+    return [checks.Warning("Each process counts by itself: the store is memory://.", hint, id=check_id("W005"))]
 
 
-def number(own: str) -> str:
-    return f"ratekeeper.{own}"
+def check_id(number: str) -> str:
+    return f"ratekeeper.{number}"

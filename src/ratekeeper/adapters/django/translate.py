@@ -1,4 +1,4 @@
-"""What Django knows, in our words, and our verdicts in Django's: the policy of the settings, requests, responses."""
+"""Between Django and the policy: the policy of the settings, requests and users in, responses and headers out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from functools import cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
-from django.core.signals import setting_changed
-from django.http import HttpResponse
-from django.urls import Resolver404, get_resolver
-from django.utils.cache import patch_vary_headers
-from django.utils.module_loading import import_string
+from ratekeeper.adapters import framework, policy_of
 
-from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.wsgi import request_of
+with framework(__name__):
+    from django.conf import settings
+    from django.core.signals import setting_changed
+    from django.http import HttpResponse
+    from django.urls import Resolver404, get_resolver
+    from django.utils.cache import patch_vary_headers
+    from django.utils.module_loading import import_string
+
+from ratekeeper.adapters.wsgi import request_of as wsgi_request_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,47 +32,47 @@ WITHOUT_RULES: dict[str, Any] = {"rules": []}
 
 @cache
 def site_policy() -> Policy:
-    """The policy of the settings; without one, nothing is limited but views with limits of their own."""
-    found = getattr(settings, SETTING, {}).get("POLICY")
-    return policy_of(WITHOUT_RULES if found is None else found)
+    """The policy of the settings; without one, only views with limits of their own are limited."""
+    policy = getattr(settings, SETTING, {}).get("POLICY")
+    return policy_of(WITHOUT_RULES if policy is None else policy)
 
 
 @cache
 def site_facts() -> Callable[[Any], Any] | None:
-    found = getattr(settings, SETTING, {}).get("FACTS")
-    return import_string(found) if isinstance(found, str) else found
+    function = getattr(settings, SETTING, {}).get("FACTS")
+    return import_string(function) if isinstance(function, str) else function
 
 
-def forget(setting: str, **_: Any) -> None:
+def forget_settings(setting: str, **_: Any) -> None:
     if setting == SETTING:
         site_policy.cache_clear()
         site_facts.cache_clear()
 
 
-setting_changed.connect(forget)
+setting_changed.connect(forget_settings)
 
 
-def asked(request: Any, policy: Policy, facts: Mapping[str, Any]) -> Request:
-    """The request of the policy; Django's route is looked up only if a rule asks for it."""
-    made = request_of(request.META)
-    made.path = request.path
+def request_of(request: Any, policy: Policy, facts: Mapping[str, Any]) -> Request:
+    """Translate Django's request; its route is resolved only if a rule of ``policy`` uses it."""
+    translated = wsgi_request_of(request.META)
+    translated.path = request.path
     if policy.asks("route"):
-        match = resolved(request)
-        made.route = "/" + match.route if match is not None else None
-    made.facts = facts
-    return made
+        match = view_match(request)
+        translated.route = "/" + match.route if match is not None else None
+    translated.facts = facts
+    return translated
 
 
 def load_views(request: Any) -> None:
-    """Import the URLs, which Django does at the first request that gets to them: until then no view is decorated."""
-    resolver_of(request).url_patterns  # noqa: B018 - kept by the resolver
+    """Import the URLs now: Django does so at the first request, and before that no view is decorated."""
+    resolver_of(request).url_patterns  # noqa: B018 - the resolver caches it
 
 
 def resolver_of(request: Any) -> Any:
     return get_resolver(getattr(request, "urlconf", None))
 
 
-def resolved(request: Any) -> Any:
+def view_match(request: Any) -> Any:
     if request.resolver_match is not None:
         return request.resolver_match
     try:
@@ -79,28 +81,28 @@ def resolved(request: Any) -> Any:
         return None
 
 
-def facts(request: Any, policy: Policy) -> dict[str, Any]:
-    """The user, if a rule asks for it, and what FACTS tells."""
-    found = known(getattr(request, "user", None)) if policy.asks("app:user") else {}
-    more = site_facts()
-    return found if more is None else found | (more(request) or {})
+def facts_of(request: Any, policy: Policy) -> dict[str, Any]:
+    """The user, if a rule of ``policy`` counts users, and the facts that FACTS returns."""
+    facts = user_facts(getattr(request, "user", None)) if policy.asks("app:user") else {}
+    function = site_facts()
+    return facts if function is None else facts | (function(request) or {})
 
 
-async def afacts(request: Any, policy: Policy) -> dict[str, Any]:
-    """``facts`` for an event loop, where the user must be awaited."""
-    found: dict[str, Any] = {}
+async def afacts_of(request: Any, policy: Policy) -> dict[str, Any]:
+    """``facts_of`` for an event loop, where the user must be awaited."""
+    facts: dict[str, Any] = {}
     if policy.asks("app:user"):
-        found = known(await request.auser() if hasattr(request, "auser") else getattr(request, "user", None))
-    more = site_facts()
-    told = more(request) if more is not None else None
-    return found | ((await told if isawaitable(told) else told) or {})
+        facts = user_facts(await request.auser() if hasattr(request, "auser") else getattr(request, "user", None))
+    function = site_facts()
+    more = function(request) if function is not None else None
+    return facts | ((await more if isawaitable(more) else more) or {})
 
 
-def known(user: Any) -> dict[str, Any]:
+def user_facts(user: Any) -> dict[str, Any]:
     return {"user": str(user.pk)} if user is not None and user.is_authenticated else {}
 
 
-def refused(request: Any, verdict: HttpVerdict) -> HttpResponse:
+def refusal(request: Any, verdict: HttpVerdict) -> HttpResponse:
     body = verdict.body
     media = dict(verdict.headers).get(b"content-type", b"").decode("latin-1")
     response = HttpResponse(b"" if request.method == "HEAD" else body, status=verdict.status, content_type=media)
@@ -110,11 +112,11 @@ def refused(request: Any, verdict: HttpVerdict) -> HttpResponse:
     return response
 
 
-def told(response: Any, decided: RequestLimits) -> Any:
-    """``response`` with the fields of all that was decided; its end gives back what was held for it."""
-    if decided.leases:
-        response._resource_closers.append(decided.release)
-    for name, value in decided.added:
+def add_headers(response: Any, limits: RequestLimits) -> Any:
+    """Add the headers of all verdicts to ``response``, whose close releases the leases of its request."""
+    if limits.leases:
+        response._resource_closers.append(limits.release)
+    for name, value in limits.added_headers:
         if name == "vary":
             patch_vary_headers(response, [value])
         elif name == "access-control-expose-headers" and name in response.headers:
