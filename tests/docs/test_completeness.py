@@ -21,6 +21,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 CODE = re.compile(r"^ *```.*?^ *```", re.M | re.S)
+FILE = re.compile(r"`([a-z_]+/[\w/.*-]+\.(?:py|lua|h|c|json|toml|md))`")
+TERM = re.compile(r"^(\S.*)\n:   (.+)$", re.M)
+# The words that a reader of any page or error may meet; each must be in the glossary.
+TERMS = """algorithm allowed binding block budget burst capacity check clock cooldown cost count deadline decision delay
+exempt fallback flow grace identity key layout lease limit listener override pacing peek penalty period plan policy
+prefetch refund remaining reservation reset_after retry_after rule scope segment shadow sink source space state store
+subject table tier turn unit verdict window"""
 
 
 def prose(page: Path) -> str:
@@ -111,6 +118,31 @@ def test_a_sentence_a_line_is_kept_short_enough_to_read() -> None:
         for line in prose(page).splitlines():
             if not line.startswith(("|", "#", "!", "<")):
                 assert len(line) <= 400, f"{page.name}: {line[:80]}…"
+
+
+def test_the_glossary_defines_every_term_once_and_briefly() -> None:
+    entries = TERM.findall((DOCS / "glossary.md").read_text("utf-8"))
+    terms = [term for term, _ in entries]
+    assert len(terms) == len(set(terms))
+    assert not set(TERMS.split()) - set(terms)
+    for term, meaning in entries:
+        sentences = re.findall(r"[.?](?= |$)", LINK.sub("", meaning).replace("See .", ""))
+        assert 1 <= len(sentences) <= 2, f"{term}: expected one or two sentences, got {len(sentences)}"
+
+
+def test_the_changelog_has_the_marker_and_every_fragment_a_kind() -> None:
+    """Both are needed to fold fragments in, which happens at a release only."""
+    assert "\n<!-- towncrier release notes start -->\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    for fragment in (ROOT / "changelog.d").glob("[!R]*"):
+        assert re.fullmatch(r"[\w+-]+\.(added|changed|fixed|removed|security)\.md", fragment.name), fragment.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_the_project_that_a_page_names_exists(page: Path) -> None:
+    """In prose, a name with a folder is a path in the project or in its package, such as `stores/memory.py`."""
+    for path in FILE.findall(prose(page)):
+        places = [folder / path for folder in (ROOT, ROOT / "src", ROOT / "src" / "ratekeeper")]
+        assert any(list(place.parent.glob(place.name)) for place in places), f"{page.name} names {path}"
 
 
 def test_every_metric_is_documented() -> None:
