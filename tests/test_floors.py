@@ -1,8 +1,10 @@
 """Imports point only downwards, and the core stays cheap to import."""
 
 import ast
+import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "ratekeeper"
@@ -78,6 +80,24 @@ def test_imports_point_downwards_between_rooms_and_inside_them():
             if not is_below:
                 wrong.append(f"{module} imports {other}")
     assert seen > 500
+    assert not wrong
+
+
+def test_the_picture_has_every_room_in_the_order_of_the_list():
+    places, _ = floors()
+    picture = ARCHITECTURE.read_text("utf-8").split("```picture\n")[1].split("```")[0]
+    drawn = {}
+    for height, line in enumerate(reversed(picture.splitlines())):
+        for word in re.findall(r"[a-z_]+", line):
+            if word in places:
+                drawn.setdefault(word, height)
+    entries = {"__init__", "__main__"}  # they only open the front door and the command line
+    assert set(drawn) == set(places) - entries
+    wrong = [
+        (lower, upper)
+        for lower, upper in product(drawn, repeat=2)
+        if drawn[lower] < drawn[upper] and places[lower] > places[upper]
+    ]
     assert not wrong
 
 
