@@ -141,7 +141,11 @@ def test_a_waiting_child_holds_up_no_other():
         slow = organisation.child("team", key="slow", tokens="60/minute")
         quick = organisation.child("team", key="quick", tokens="60000/minute")
         await slow.reserve(tokens=60)
-        waiting = asyncio.create_task(slow.reserve(tokens=60, timeout=100).take())
+
+        async def wait():
+            return await slow.reserve(tokens=60, timeout=100)
+
+        waiting = asyncio.create_task(wait())
         await asyncio.sleep(0)
         assert await quick.reserve(tokens=10, timeout=0)
         assert clock.now == 0.0

@@ -110,8 +110,9 @@ def call(shop, colour, method="One", kind="unary_unary", count=1, request=b"x", 
     """
     streams = kind != "unary_unary"
 
-    def is_unheard(line):
-        return streams and len(shop.times) == 1 and found[0] == "RESOURCE_EXHAUSTED" and not line.traffic.holds.until
+    def is_unheard(channel):
+        refused = len(shop.times) == 1 and found[0] == "RESOURCE_EXHAUSTED"
+        return streams and refused and not channel.pacer.cooldowns.ends
 
     found = []
 
@@ -129,7 +130,7 @@ def call(shop, colour, method="One", kind="unary_unary", count=1, request=b"x", 
                     found.append(got if isinstance(got, bytes) else list(got))
                 except grpc.RpcError as error:
                     found.append(failure(error))
-                while is_unheard(own.line):
+                while is_unheard(own._channel):
                     pass
             return found
 
@@ -141,7 +142,7 @@ def call(shop, colour, method="One", kind="unary_unary", count=1, request=b"x", 
                     found.append([part async for part in made] if kind.endswith("stream") else await made)
                 except grpc.RpcError as error:
                     found.append(failure(error))
-                while is_unheard(own.line) or own.line.listening:  # noqa: ASYNC110
+                while is_unheard(own._channel) or own._channel.background:  # noqa: ASYNC110
                     await asyncio.sleep(0)
             return found
 
@@ -266,7 +267,7 @@ def test_a_future_is_paced_and_heard_and_not_called_again():
         future = one.future(b"x")
         shop.gate.set()
         assert future.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        while not interceptor.line.traffic.holds.known("shop.orders"):
+        while not interceptor._channel.pacer.cooldowns.remaining("shop.orders"):
             pass  # the callback is another thread's
         assert one(b"x") == b"x"
     assert shop.times == [0.0, 4.0]
@@ -308,7 +309,7 @@ def test_cancelling_an_async_call_that_waits_gives_its_place_back():
             clock.advance(1.0)  # not 2.0: the place of the one that left is free
             assert await again == b"x"
             assert shop.times == [0.0, 1.0]
-            assert not own.line.traffic.lines.waiting
+            assert not own._channel.pacer.queue.waiting
 
     async def as_coroutine(made):
         return await made

@@ -25,7 +25,7 @@ def test_a_thousand_refused_clients_come_back_spread_and_never_early():
         async def one(number):
             retry = Retry(first=8.0)
             transport = AsyncPacedTransport(httpx.MockTransport(server), clock=clock, retry=retry, max_wait=60)
-            transport.office.traffic.chance = random.Random(number)
+            transport._client.pacer.random = random.Random(number)
             async with httpx.AsyncClient(transport=transport) as session:
                 assert (await session.get(f"https://h/{number}")).status_code == 200
 

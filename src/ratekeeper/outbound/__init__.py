@@ -1,6 +1,6 @@
-"""The other side of the wire: calls that leave at a pace, retries that listen, budgets for what is known afterwards.
+"""Outbound calls: pacing, retries that honour the server's limits, and budgets for costs that are known afterwards.
 
-``ratekeeper.outbound.httpx``, ``.requests``, ``.aiohttp`` and ``.grpc`` are for those clients, ``pace`` for anything.
+``ratekeeper.outbound.httpx``, ``.requests``, ``.aiohttp`` and ``.grpc`` are for those clients, ``pace`` for any call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Adaptive concurrency: how many at once is found out, by how long answers take.
+"""Adaptive concurrency: find out from response times how many calls a server can take at once.
 
-While answers take about as long as they do on a quiet day, the limit grows by its root; once they take clearly longer,
-work is waiting somewhere and the limit shrinks in proportion; a failure shrinks it by a tenth.  A quiet day is the
-quickest answer seen; now and then the limit is halved for a moment to look afresh, as a queue that always stands would
-pass for a quiet day, and a server may have become slower.
+While responses are about as fast as without load, the limit grows by its square root.  Once they are clearly slower,
+calls are queueing somewhere, and the limit shrinks in proportion; a failure shrinks it by a tenth.  The response time
+without load is the fastest one seen.  Now and then the limit is halved for a short time to measure it again: a queue
+that never empties would look like a server without load, and a server may have become slower.
 
 Law: the limit stays between ``least`` and ``most``, and grows only while at least half of it is used.
 """
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
 
     from ratekeeper.check import Plan
     from ratekeeper.clock import Clock
-    from ratekeeper.decision import Decision
+    from ratekeeper.flow.effects import Flow
     from ratekeeper.keys import Key
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
-TOLERANCE = 1.5  # an answer that takes so many times as long as on a quiet day is no sign of waiting yet
+TOLERANCE = 1.5  # a response up to this many times slower than without load is no sign of a queue
 SMOOTHING = 0.2
 FAILURE = 0.9
-PROBE_EVERY = 1000  # answers
+PROBE_EVERY = 1000  # responses
+ADVICE = "Pass a longer timeout to hold()."
 
 
 class Gradient:
-    """The limit as a function of what was seen: no clock, no I/O."""
+    """The limit as a function of the response times.  No clock, no I/O."""
 
     def __init__(self, start: int, least: int, most: int) -> None:
         if not 1 <= least <= start <= most <= MOST_LEASES:
@@ -53,22 +54,22 @@ class Gradient:
         self.exact = float(start)
         self.least = least
         self.most = most
-        self.quiet = float("inf")
+        self.fastest = float("inf")
         self.until_probe = PROBE_EVERY
-        self.probing = 0  # answers that are still to come with half the limit
+        self.probing = 0  # responses still to come with half the limit
         self.resume = 0.0
 
     @property
     def limit(self) -> int:
-        """How many at once, now."""
+        """How many calls at once, at present."""
         return int(self.exact)
 
     def observe(self, seconds: float, in_flight: int, failed: bool = False) -> int:
-        """Learn of one answer that took so long while so many were under way; returns the new limit."""
+        """Learn from one response that took ``seconds`` while ``in_flight`` calls ran; returns the new limit."""
         if failed:
             self.exact = max(float(self.least), self.exact * FAILURE)
             return self.limit
-        self.quiet = min(self.quiet, seconds)
+        self.fastest = min(self.fastest, seconds)
         if self.probing:
             self.probing -= 1
             if not self.probing:
@@ -78,29 +79,29 @@ class Gradient:
         if self.until_probe <= 0:
             self.probe()
             return self.limit
-        gradient = min(1.0, max(0.5, TOLERANCE * self.quiet / max(seconds, 1e-9)))
-        wanted = self.exact * gradient
+        gradient = min(1.0, max(0.5, TOLERANCE * self.fastest / max(seconds, 1e-9)))
+        target = self.exact * gradient
         if in_flight * 2 >= self.exact:
-            wanted += self.exact**0.5
-        # Each answer moves the limit by its share: about a root's worth of answers is one step.
-        self.exact += (wanted - self.exact) * SMOOTHING / max(1.0, self.exact**0.5)
+            target += self.exact**0.5
+        # Each response moves the limit by a fraction, so that about sqrt(limit) responses make one step.
+        self.exact += (target - self.exact) * SMOOTHING / max(1.0, self.exact**0.5)
         self.exact = min(float(self.most), max(float(self.least), self.exact))
         return self.limit
 
     def probe(self) -> None:
-        """Halve the limit until all that is under way has been answered, and half of it again."""
+        """Halve the limit until all calls in flight have ended, and half as many again."""
         self.resume = self.exact
         self.probing = int(1.5 * self.exact) + 1
         self.exact = max(float(self.least), self.exact / 2)
-        self.quiet = float("inf")
+        self.fastest = float("inf")
         self.until_probe = PROBE_EVERY
 
 
 class Adaptive:
-    """Lets so many through at once as the other side can take: ``with adaptive.hold():``, ``async with``.
+    """Admit as many calls at once as the server can take: ``with adaptive.hold():``, ``async with``.
 
-    ``store`` is where the leases are: in this process, or on Redis, each process with its own idea of the limit.  For
-    ``async with`` on Redis give an AsyncRedisStore.
+    ``store`` is where the leases are counted: in this process, or on Redis, where each process finds its own limit.  To
+    use ``async with`` on Redis, pass an AsyncRedisStore.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class Adaptive:
         name: str = "adaptive",
         clock: Clock | None = None,
     ) -> None:
-        self.gradient = Gradient(start, least, most)
-        self.key = encode(key)
-        self.name = name
+        self.in_flight = 0
+        self._gradient = Gradient(start, least, most)
+        self._key = encode(key)
+        self._name = name
         if isinstance(store, str):
             store = open_store(store, clock=clock)
         expect_store(store)
@@ -124,72 +126,71 @@ class Adaptive:
             raise InvalidStore(
                 "adaptive: expected memory:// or Redis, as a table in shared memory has room for one count, got shm://."
             )
-        self.store: Any = store
-        self.lines = WaitQueue()
-        self.in_flight = 0
-        self.limits: dict[int, Limit] = {}
+        self._store: Any = store
+        self._queue = WaitQueue()
+        self._limits: dict[int, Limit] = {}
 
     @property
     def limit(self) -> int:
-        """How many at once, now."""
-        return self.gradient.limit
+        """How many calls at once, at present."""
+        return self._gradient.limit
 
     def hold(self, timeout: Seconds | None = None, priority: int = 0) -> AdaptivePermit:
-        """A block that holds a place; waits for one, for ever or up to ``timeout`` seconds, then raises TooLate."""
-        return AdaptivePermit(self, patience_of(timeout), priority)
+        """A block that holds one of the places: waits for it for ever, or raises TooLate after ``timeout`` seconds."""
+        return AdaptivePermit(self, patience_of(timeout, "timeout"), priority)
 
-    def plan(self) -> Plan:
+    def _plan(self) -> Plan:
         count = self.limit
-        limit = self.limits.get(count)
+        limit = self._limits.get(count)
         if limit is None:
-            limit = self.limits[count] = Limit(count, LEASE / SECOND, algorithm="concurrency")
-        return (Check(self.name, self.key, limit, 1),)
+            limit = self._limits[count] = Limit(count, LEASE / SECOND, algorithm="concurrency")
+        return (Check(self._name, self._key, limit, 1),)
 
 
 class AdaptivePermit:
-    """One call's place.  ``failed`` may be set to tell that the other side is overloaded."""
+    """The place of one call.  Set ``failed`` to report that the server is overloaded."""
 
     def __init__(self, adaptive: Adaptive, patience: int | None, priority: int) -> None:
-        self.adaptive = adaptive
-        self.patience = patience
-        self.priority = priority
         self.failed = False
+        self._adaptive = adaptive
+        self._patience = patience
+        self._priority = priority
 
-    def begin(self) -> Any:
-        adaptive = self.adaptive
-        self.plan = adaptive.plan()
-        return acquire_plan(adaptive.lines, adaptive.key, self.plan, self.patience, adaptive.store.clock, self.priority)
+    def _begin(self) -> Flow[None]:
+        adaptive = self._adaptive
+        clock = adaptive._store.clock
+        self._plan = adaptive._plan()
+        (self._decision,) = yield from acquire_plan(
+            adaptive._queue, adaptive._key, self._plan, self._patience, clock, self._priority
+        )
+        if not self._decision:
+            raise TooLate(self._decision, adaptive._name, ADVICE)
+        adaptive.in_flight += 1
+        self._began_at = clock.nanos()
 
-    def began(self, decisions: tuple[Decision, ...]) -> None:
-        (self.decision,) = decisions
-        if not self.decision:
-            raise TooLate(self.decision, self.adaptive.name)
-        self.adaptive.in_flight += 1
-        self.began_at = self.adaptive.store.clock.nanos()
-
-    def end(self, kind: type[BaseException] | None) -> Any:
-        adaptive = self.adaptive
-        seconds = (adaptive.store.clock.nanos() - self.began_at) / 1e9
+    def _end(self, kind: type[BaseException] | None) -> Flow[None]:
+        adaptive = self._adaptive
+        seconds = (adaptive._store.clock.nanos() - self._began_at) / 1e9
         failed = self.failed or (kind is not None and issubclass(kind, Exception))
-        if kind is None or failed:  # a cancelled call says nothing of the other side
-            adaptive.gradient.observe(seconds, adaptive.in_flight, failed)
+        if kind is None or failed:  # a cancelled call says nothing about the server
+            adaptive._gradient.observe(seconds, adaptive.in_flight, failed)
         adaptive.in_flight -= 1
-        return give_back(self.plan, self.decision)
+        yield from give_back(self._plan, self._decision)
 
     def __enter__(self) -> AdaptivePermit:
-        adaptive = self.adaptive
-        self.began(drive(self.begin(), adaptive.store, adaptive.store.clock, adaptive.lines))
+        adaptive = self._adaptive
+        drive(self._begin(), adaptive._store, adaptive._store.clock, adaptive._queue)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        adaptive = self.adaptive
-        drive(self.end(kind), adaptive.store, adaptive.store.clock, adaptive.lines)
+        adaptive = self._adaptive
+        drive(self._end(kind), adaptive._store, adaptive._store.clock, adaptive._queue)
 
     async def __aenter__(self) -> AdaptivePermit:
-        adaptive = self.adaptive
-        self.began(await adrive(self.begin(), adaptive.store, adaptive.store.clock, adaptive.lines))
+        adaptive = self._adaptive
+        await adrive(self._begin(), adaptive._store, adaptive._store.clock, adaptive._queue)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        adaptive = self.adaptive
-        await adrive(self.end(kind), adaptive.store, adaptive.store.clock, adaptive.lines)
+        adaptive = self._adaptive
+        await adrive(self._end(kind), adaptive._store, adaptive._store.clock, adaptive._queue)

@@ -1,4 +1,4 @@
-"""A middleware for aiohttp's client that paces, waits and sends again.
+"""A middleware for aiohttp's client that paces requests and retries them.
 
 ``aiohttp.ClientSession(middlewares=[PacedMiddleware(limit="10/second")])``; needs aiohttp 3.12 or newer.
 """
@@ -31,14 +31,14 @@ REPLAYABLE = ("BytesPayload", "StringPayload", "JsonPayload")
 
 
 class PacingTimeout(TooLate, aiohttp.ServerTimeoutError):
-    """The turn of a request comes too late: a TooLate that aiohttp code knows as a timeout too."""
+    """The turn of a request comes too late: a TooLate that is also a timeout of aiohttp."""
 
     def __init__(self, decision: Decision, name: str) -> None:
         TooLate.__init__(self, decision, name)
 
 
 class PacedMiddleware:
-    """Sends when it is a request's turn, waits as told, and sends again where that is right.
+    """Send each request when its turn comes, wait as the server asks, and retry where that is safe.
 
     The arguments are those of ``ratekeeper.outbound.httpx.AsyncPacedTransport``, without ``inner``.
     """
@@ -60,8 +60,8 @@ class PacedMiddleware:
             raise InvalidInput(
                 f"aiohttp: expected 3.12 or newer, which has client middlewares, got {aiohttp.__version__}."
             )
-        self.options = {"priority": priority}
-        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+        self._options = {"priority": priority}
+        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
 
     async def __call__(self, request: Request, handler: Handler) -> aiohttp.ClientResponse:
         async def send() -> Reply:
@@ -74,27 +74,27 @@ class PacedMiddleware:
             return Reply(response, response.status, response.headers.items())
 
         url = request.url
-        errand = self.office.errand(
+        paced = self._client.paced_request(
             request,
             request.method,
             url.scheme,
             url.host or "",
             url.port,
             url.path,
-            has_key="idempotency-key" in request.headers,
+            has_idempotency_key="idempotency-key" in request.headers,
             is_replayable=is_replayable(request.body),
-            options=self.options,
+            options=self._options,
         )
-        traffic = self.office.traffic
-        wire: Any = Sender(traffic.store, send, lambda response: response.release())
+        pacer = self._client.pacer
+        sender: Any = Sender(pacer.store, send, lambda response: response.release())
         try:
-            return await adrive(deliver(traffic, errand), wire, traffic.clock, traffic.lines)
+            return await adrive(deliver(pacer, paced), sender, pacer.clock, pacer.queue)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name) from None
 
     async def close(self) -> None:
-        """Let go of the store, if this middleware opened it."""
-        await self.office.aclose()
+        """Close the store, if this middleware opened it."""
+        await self._client.aclose()
 
 
 def is_replayable(body: Any) -> bool:

@@ -1,15 +1,15 @@
-"""Budgets for what is known only afterwards: requests and tokens a minute, taken together, settled when the bill comes.
+"""Budgets for costs that are known only afterwards: requests and tokens per minute, reserved together, settled later.
 
 >>> from ratekeeper.outbound import Budget
 >>> from ratekeeper.testing import FakeClock
 >>> budget = Budget(requests="60/minute", tokens="10000/minute", clock=FakeClock())
 >>> with budget.reserve(tokens=4000) as spending:  # an estimate
-...     spending.settle(tokens=1500)  # what the answer says was used
+...     spending.settle(tokens=1500)  # the usage that the answer reports
 >>> budget.left()
 {'requests': 59, 'tokens': 8500}
 
-A budget may be a child of another: a team's within its organisation's, a model's within an account's.  All levels are
-taken together, all or nothing.  Law: a refusal takes nothing at any level; what is settled is charged at every level.
+A budget may have a parent: a team's budget within its organisation's, a model's within an account's.  A reservation
+takes all levels together, or none.  Law: a refusal takes nothing at any level; a settlement is charged at every level.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ratekeeper.check import Check, whole_cost
 from ratekeeper.decision import binding, longest_wait
 from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, did_you_mean, shown
 from ratekeeper.flow.acquire import acquire_plan
-from ratekeeper.flow.drive import adrive, drive
-from ratekeeper.flow.queue import WaitQueue
+from ratekeeper.flow.run import AsyncFlowRunner, FlowRunner
 from ratekeeper.flow.settle import ask, give_back
 from ratekeeper.keys import encode
 from ratekeeper.limit import parse_limits
@@ -43,11 +42,173 @@ if TYPE_CHECKING:
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
+ADVICE = "Pass a longer timeout to reserve(), or reserve less."
 
-class Purse:
-    """What both budgets are made of: limits by unit, a key, and perhaps a parent."""
 
-    asynchronous = False
+class BudgetLevel:
+    """One level of a budget: a limit for each unit, the key that it is counted under, and the level above."""
+
+    def __init__(
+        self,
+        name: str,
+        key: Key,
+        limits: dict[str, Limits],
+        store: str | Store,
+        clock: Clock | None,
+        parent: Budget | AsyncBudget | None,
+        asynchronous: bool,
+    ) -> None:
+        if not limits:
+            raise InvalidInput(
+                "budget: expected a limit for at least one unit, such as tokens='10000/minute', got none."
+            )
+        if not isinstance(parent, (Budget, AsyncBudget, type(None))):
+            raise InvalidInput(f"parent: expected a Budget, got {shown(parent)}.")
+        encode(key)
+        self.key = key
+        self.limits = {unit: parse_limits(limit) for unit, limit in limits.items()}
+        for unit, limit in self.limits.items():
+            expect_rate(unit, limit)
+        self.parent: BudgetLevel | None = None if parent is None else parent._level
+        self.path: str = name if self.parent is None else f"{self.parent.path}/{name}"
+        self.owned_store: Any = None
+        if self.parent is not None:
+            store = self.parent.runner.store
+        elif isinstance(store, str):
+            store = self.owned_store = open_store(store, clock=clock, asynchronous=asynchronous)
+        expect_store(store)
+        self.runner: Any = AsyncFlowRunner(store) if asynchronous else FlowRunner(store)
+        if self.parent is not None:
+            self.runner.queue = self.parent.runner.queue
+
+    def units(self) -> list[str]:
+        """Every unit that has a limit here or above."""
+        above = [] if self.parent is None else self.parent.units()
+        return list(dict.fromkeys([*above, *self.limits]))
+
+    def checked(self, costs: dict[str, int], least: int = 1) -> dict[str, int]:
+        """``costs``, if every unit has a limit and every cost is a whole number of at least ``least``."""
+        units = self.units()
+        for unit, cost in costs.items():
+            if unit not in units:
+                raise InvalidCost(
+                    f"{unit}: expected a unit of this budget ({', '.join(units)}), got {shown(unit)}."
+                    f"{did_you_mean(unit, units)}"
+                )
+            whole_cost(cost, least)
+        return costs
+
+    def plan(self, costs: dict[str, int], key: Key | None) -> Plan:
+        """The checks of all levels, the highest first."""
+        above = () if self.parent is None else self.parent.plan(costs, None)
+        encoded = encode(self.key if key is None else key)
+        checks = [
+            Check(f"{self.path} {unit}", encoded, limit, costs[unit])
+            for unit, limit in self.limits.items()
+            if costs.get(unit)
+        ]
+        return (*above, *checks)
+
+    def reservation_costs(self, costs: dict[str, int]) -> dict[str, int]:
+        """The costs of a reservation, checked; it counts as one request unless ``costs`` says otherwise."""
+        return self.checked({"requests": 1, **costs} if "requests" in self.units() else costs)
+
+    def left(self, key: Key | None) -> Flow[dict[str, int]]:
+        units = self.units()
+        plan = self.plan(dict.fromkeys(units, 1), key)
+        decisions = yield from ask("peek", plan)
+        left: dict[str, int] = {}
+        for check, decision in zip(plan, decisions, strict=True):
+            unit = check.space.rpartition(" ")[2]
+            left[unit] = min(left.get(unit, decision.remaining), decision.remaining)
+        return {unit: left[unit] for unit in units}
+
+
+class UnitReservation:
+    """The units of one reservation: reserved, charged and used.  Its changes are flows."""
+
+    def __init__(
+        self, level: BudgetLevel, key: Key | None, timeout: Seconds | None, priority: int, costs: dict[str, int]
+    ) -> None:
+        self.used: dict[str, int] = {}
+        self._level = level
+        self._key = key
+        self._patience = patience_of(timeout, "timeout")
+        self._priority = priority
+        self._reserved = level.reservation_costs(costs)
+        self._charged = dict(self._reserved)
+        self._plan = level.plan(self._reserved, key)
+        self._decisions: tuple[Decision, ...] = ()
+        self._settled = True  # nothing is reserved yet
+
+    def __bool__(self) -> bool:
+        return bool(self._decisions) and all(self._decisions)
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the reservation would fit: 0.0 if it did, None if it never can."""
+        return longest_wait(self._decisions)
+
+    def _reserve(self) -> Flow[None]:
+        level, plan = self._level, self._plan
+        if self._patience is None:
+            self._decisions = yield from ask("check", plan)
+        else:
+            queue_key = level.path, encode(level.key if self._key is None else self._key)
+            runner = level.runner
+            self._decisions = yield from acquire_plan(
+                runner.queue, queue_key, plan, self._patience, runner.store.clock, self._priority
+            )
+        self._settled = not all(self._decisions)
+
+    def _require(self) -> None:
+        if not self:
+            raise TooLate(binding(self._decisions), self._level.path, ADVICE)
+
+    def _add(self, amounts: dict[str, int]) -> Flow[None]:
+        """Count usage; charge at once the part that exceeds the reservation."""
+        self._expect_open()
+        excess: dict[str, int] = {}
+        for unit, amount in self._level.checked(amounts, least=0).items():
+            self.used[unit] = self.used.get(unit, 0) + amount
+            if self.used[unit] > self._charged.get(unit, 0):
+                excess[unit] = self.used[unit] - self._charged.get(unit, 0)
+                self._charged[unit] = self.used[unit]
+        if excess:
+            yield from ask("take", self._level.plan(excess, self._key))
+
+    def _settle(self, actual: dict[str, int]) -> Flow[None]:
+        """Refund or charge, unit by unit, the difference between the charged and the used amount."""
+        self._expect_open()
+        self._settled = True
+        used = {**self.used, **self._level.checked(actual, least=0)}
+        unused = {unit: self._charged.get(unit, 0) - amount for unit, amount in used.items()}
+        refund = self._level.plan({unit: amount for unit, amount in unused.items() if amount > 0}, self._key)
+        excess = self._level.plan({unit: -amount for unit, amount in unused.items() if amount < 0}, self._key)
+        if refund:
+            yield from give_back(refund, self._decisions[0])
+        if excess:
+            yield from ask("take", excess)
+
+    def _leave(self, failed: bool) -> Flow[None]:
+        """At the end of a block, charge the usage that was added; without any, an exception refunds everything."""
+        if not self._settled and (failed or self.used):
+            actual = {unit: self.used.get(unit, 0) for unit in self._reserved}
+            if self.used:  # part of an answer came, so the request was made
+                actual["requests"] = self._charged.get("requests", 0)
+            yield from self._settle({unit: amount for unit, amount in actual.items() if unit in self._charged})
+
+    def _expect_open(self) -> None:
+        if self._settled:
+            why = "it was settled already" if self else "it was refused: there is nothing to settle"
+            raise AlreadySettled(f"{self._level.path}: expected a reservation that is open, but {why}.")
+
+
+class Budget:
+    """Limits by unit, reserved together: ``Budget(requests="60/minute", tokens="10000/minute")``.
+
+    ``key`` is what is counted, by default all callers together; ``parent`` is the budget that contains this one.
+    """
 
     def __init__(
         self,
@@ -56,262 +217,114 @@ class Purse:
         key: Key = "all",
         store: str | Store = "memory://",
         clock: Clock | None = None,
-        parent: Purse | None = None,
+        parent: Budget | AsyncBudget | None = None,
         **limits: Limits,
     ) -> None:
-        if not limits:
-            raise InvalidInput(
-                "budget: expected a limit for at least one unit, such as tokens='10000/minute', got none."
-            )
-        encode(key)
-        self.name = name
-        self.key = key
-        self.limits = {unit: parse_limits(limit) for unit, limit in limits.items()}
-        for unit, limit in self.limits.items():
-            expect_rate(unit, limit)
-        self.parent = parent
-        self.owned: Any = None
-        self.store: Any
-        self.lines: WaitQueue = WaitQueue() if parent is None else parent.lines
-        if parent is not None:
-            self.store = parent.store
-        elif isinstance(store, str):
-            self.store = self.owned = open_store(store, clock=clock, asynchronous=self.asynchronous)
-        else:
-            expect_store(store)
-            self.store = store
-
-    def units(self) -> list[str]:
-        """Every unit that is limited here or above."""
-        above = [] if self.parent is None else self.parent.units()
-        return list(dict.fromkeys([*above, *self.limits]))
-
-    def costs(self, given: dict[str, int], least: int = 1) -> dict[str, int]:
-        """What is asked for of each unit, checked; a request counts as one unless it says otherwise."""
-        known = self.units()
-        for unit, cost in given.items():
-            if unit not in known:
-                raise InvalidCost(
-                    f"{unit}: expected a unit of this budget ({', '.join(known)}), got {shown(unit)}."
-                    f"{did_you_mean(unit, known)}"
-                )
-            whole_cost(cost, least)
-        return given
-
-    def plan(self, costs: dict[str, int], key: Key | None) -> Plan:
-        """The checks of all levels, the highest first."""
-        above = () if self.parent is None else self.parent.plan(costs, None)
-        who = encode(self.key if key is None else key)
-        own = [
-            Check(f"{self.path()} {unit}", who, limit, costs[unit])
-            for unit, limit in self.limits.items()
-            if costs.get(unit)
-        ]
-        return (*above, *own)
-
-    def path(self) -> str:
-        return self.name if self.parent is None else f"{self.parent.path()}/{self.name}"
-
-    def taking(
-        self, key: Key | None, timeout: Seconds | None, priority: int, given: dict[str, int]
-    ) -> tuple[dict[str, int], Plan, Flow[tuple[Decision, ...]]]:
-        costs = self.costs({"requests": 1, **given} if "requests" in self.units() else given)
-        plan = self.plan(costs, key)
-        if timeout is None:
-            return costs, plan, ask("check", plan)
-        line = self.path(), encode(self.key if key is None else key)
-        patience = patience_of(timeout)
-        return costs, plan, acquire_plan(self.lines, line, plan, patience, self.store.clock, priority)
-
-    def looking(self, key: Key | None) -> Flow[dict[str, int]]:
-        costs = dict.fromkeys(self.units(), 1)
-        plan = self.plan(costs, key)
-        decisions = yield from ask("peek", plan)
-        left: dict[str, int] = {}
-        for check, decision in zip(plan, decisions, strict=True):
-            unit = check.space.rpartition(" ")[2]
-            left[unit] = min(left.get(unit, decision.remaining), decision.remaining)
-        return {unit: left[unit] for unit in costs}
-
-
-class Spending:
-    """What was reserved: settle it for what was really used, at once or as it comes."""
-
-    def __init__(self, purse: Purse, key: Key | None, costs: dict[str, int], plan: Plan) -> None:
-        self.purse = purse
-        self.key = key
-        self.reserved = dict(costs)
-        self.charged = dict(costs)
-        self.used: dict[str, int] = {}
-        self.plan = plan
-        self.decisions: tuple[Decision, ...] = ()
-        self.settled = True  # nothing is taken yet
-
-    def taken(self, decisions: tuple[Decision, ...]) -> None:
-        self.decisions = decisions
-        self.settled = not all(decisions)
-
-    def __bool__(self) -> bool:
-        return bool(self.decisions) and all(self.decisions)
-
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds until it would fit: 0.0 if it did, None if it never can."""
-        return longest_wait(self.decisions)
-
-    def required(self) -> None:
-        if not self:
-            raise TooLate(binding(self.decisions), self.purse.path())
-
-    def adding(self, given: dict[str, int]) -> Flow[None]:
-        """Count what came; whatever goes beyond the reservation is charged at once."""
-        self.open()
-        more: dict[str, int] = {}
-        for unit, amount in self.purse.costs(given, least=0).items():
-            self.used[unit] = self.used.get(unit, 0) + amount
-            if self.used[unit] > self.charged.get(unit, 0):
-                more[unit] = self.used[unit] - self.charged.get(unit, 0)
-                self.charged[unit] = self.used[unit]
-        if more:
-            yield from ask("take", self.purse.plan(more, self.key))
-
-    def settling(self, given: dict[str, int]) -> Flow[None]:
-        """Charge or give back, unit by unit, the difference between what was charged and what was used."""
-        self.open()
-        self.settled = True
-        actual = {**self.used, **self.purse.costs(given, least=0)}
-        less = {unit: self.charged.get(unit, 0) - amount for unit, amount in actual.items()}
-        back = self.purse.plan({unit: amount for unit, amount in less.items() if amount > 0}, self.key)
-        more = self.purse.plan({unit: -amount for unit, amount in less.items() if amount < 0}, self.key)
-        if back:
-            yield from give_back(back, self.decisions[0])
-        if more:
-            yield from ask("take", more)
-
-    def leaving(self, failed: bool) -> Flow[None]:
-        """At the end of a block: what was counted is charged; without a count an exception gives all back."""
-        if not self.settled and (failed or self.used):
-            unspent = {unit: self.used.get(unit, 0) for unit in self.reserved}
-            if self.used:  # something came back, so the request was made
-                unspent["requests"] = self.charged.get("requests", 0)
-            yield from self.settling({unit: amount for unit, amount in unspent.items() if unit in self.charged})
-
-    def open(self) -> None:
-        if self.settled:
-            why = "it was settled already" if self else "it was refused: there is nothing to settle"
-            raise AlreadySettled(f"{self.purse.path()}: expected a reservation that is open, but {why}.")
-
-
-class Budget(Purse):
-    """Limits by unit, taken together: ``Budget(requests="60/minute", tokens="10000/minute")``.
-
-    ``key`` is who spends, by default everybody together; ``parent`` is the budget that this one is within.
-    """
+        self._level = BudgetLevel(name, key, limits, store, clock, parent, asynchronous=False)
 
     def child(self, name: str, *, key: Key = "all", **limits: Limits) -> Budget:
-        """A budget within this one, on the same store: all that it spends is spent here too."""
+        """A budget within this one, on the same store: every reservation of the child is one of the parent too."""
         return Budget(name=name, key=key, parent=self, **limits)  # type: ignore[arg-type]
 
     def reserve(
         self, key: Key | None = None, *, timeout: Seconds | None = None, priority: int = 0, **costs: int
     ) -> BudgetReservation:
-        """Take an estimate, waiting up to ``timeout`` seconds; settle it later.  A block raises TooLate if refused."""
-        asked, plan, flow = self.taking(key, timeout, priority, costs)
-        held = BudgetReservation(self, key, asked, plan)
-        held.taken(drive(flow, self.store, self.store.clock, self.lines))
-        return held
+        """Reserve an estimate, waiting up to ``timeout`` seconds; settle it later.
+
+        As a ``with`` block it raises TooLate if it was refused.
+        """
+        reservation = BudgetReservation(self._level, key, timeout, priority, costs)
+        self._level.runner.run(reservation._reserve())
+        return reservation
 
     def left(self, key: Key | None = None) -> dict[str, int]:
-        """What is left of each unit, here and above."""
-        return drive(self.looking(key), self.store, self.store.clock, self.lines)
+        """The amount that is left of each unit; the least of all levels."""
+        left: dict[str, int] = self._level.runner.run(self._level.left(key))
+        return left
 
     def close(self) -> None:
-        """Let go of the store, if this budget opened it."""
-        if self.owned is not None:
-            self.owned.close()
+        """Close the store, if this budget opened it."""
+        if self._level.owned_store is not None:
+            self._level.owned_store.close()
 
 
-class BudgetReservation(Spending):
-    """A reservation of a Budget."""
+class BudgetReservation(UnitReservation):
+    """A reservation of a Budget.  True if it was admitted; ``used`` is the usage that ``add`` has counted."""
 
     def add(self, **amounts: int) -> None:
-        """Count what has come so far, as a stream goes on."""
-        self.run(self.adding(amounts))
+        """Count usage as a stream goes on."""
+        self._level.runner.run(self._add(amounts))
 
     def settle(self, **actual: int) -> None:
-        """Charge what was used; units that are not named were used as counted, or else as reserved."""
-        self.run(self.settling(actual))
-
-    def run(self, flow: Flow[None]) -> None:
-        drive(flow, self.purse.store, self.purse.store.clock, self.purse.lines)
+        """Charge the actual usage; a unit that is not named was used as counted by ``add``, or else as reserved."""
+        self._level.runner.run(self._settle(actual))
 
     def __enter__(self) -> BudgetReservation:
-        self.required()
+        self._require()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self.run(self.leaving(kind is not None))
+        self._level.runner.run(self._leave(kind is not None))
 
 
-class AsyncBudget(Purse):
+class AsyncBudget:
     """Budget for an event loop: the same methods, to be awaited."""
 
-    asynchronous = True
+    def __init__(
+        self,
+        *,
+        name: str = "budget",
+        key: Key = "all",
+        store: str | Store = "memory://",
+        clock: Clock | None = None,
+        parent: Budget | AsyncBudget | None = None,
+        **limits: Limits,
+    ) -> None:
+        self._level = BudgetLevel(name, key, limits, store, clock, parent, asynchronous=True)
 
     def child(self, name: str, *, key: Key = "all", **limits: Limits) -> AsyncBudget:
-        """A budget within this one, on the same store: all that it spends is spent here too."""
+        """A budget within this one, on the same store: every reservation of the child is one of the parent too."""
         return AsyncBudget(name=name, key=key, parent=self, **limits)  # type: ignore[arg-type]
 
     def reserve(
         self, key: Key | None = None, *, timeout: Seconds | None = None, priority: int = 0, **costs: int
     ) -> AsyncBudgetReservation:
-        """Take an estimate, waiting up to ``timeout`` seconds: ``async with``, or await it."""
-        asked, plan, flow = self.taking(key, timeout, priority, costs)
-        return AsyncBudgetReservation(self, key, asked, plan, flow)
+        """Reserve an estimate, waiting up to ``timeout`` seconds: use it with ``async with``, or await it."""
+        return AsyncBudgetReservation(self._level, key, timeout, priority, costs)
 
     async def left(self, key: Key | None = None) -> dict[str, int]:
-        """What is left of each unit, here and above."""
-        return await adrive(self.looking(key), self.store, self.store.clock, self.lines)
+        """The amount that is left of each unit; the least of all levels."""
+        left: dict[str, int] = await self._level.runner.run(self._level.left(key))
+        return left
 
     async def close(self) -> None:
-        """Let go of the store, if this budget opened it."""
-        if self.owned is not None:
-            closing = self.owned.close()
+        """Close the store, if this budget opened it."""
+        if self._level.owned_store is not None:
+            closing = self._level.owned_store.close()
             if closing is not None:
                 await closing
 
 
-class AsyncBudgetReservation(Spending):
-    """A reservation of an AsyncBudget."""
-
-    def __init__(
-        self, purse: Purse, key: Key | None, costs: dict[str, int], plan: Plan, flow: Flow[tuple[Decision, ...]]
-    ) -> None:
-        super().__init__(purse, key, costs, plan)
-        self.flow = flow
-
-    async def take(self) -> AsyncBudgetReservation:
-        self.taken(await adrive(self.flow, self.purse.store, self.purse.store.clock, self.purse.lines))
-        return self
+class AsyncBudgetReservation(UnitReservation):
+    """A reservation of an AsyncBudget.  True if it was admitted; ``used`` is the usage that ``add`` has counted."""
 
     def __await__(self) -> Generator[Any, None, AsyncBudgetReservation]:
-        return self.take().__await__()
+        if not self._decisions:  # awaited once, then entered as a block: reserve once
+            yield from self._level.runner.run(self._reserve()).__await__()
+        return self
 
     async def add(self, **amounts: int) -> None:
-        """Count what has come so far, as a stream goes on."""
-        await self.run(self.adding(amounts))
+        """Count usage as a stream goes on."""
+        await self._level.runner.run(self._add(amounts))
 
     async def settle(self, **actual: int) -> None:
-        """Charge what was used; units that are not named were used as counted, or else as reserved."""
-        await self.run(self.settling(actual))
-
-    async def run(self, flow: Flow[None]) -> None:
-        await adrive(flow, self.purse.store, self.purse.store.clock, self.purse.lines)
+        """Charge the actual usage; a unit that is not named was used as counted by ``add``, or else as reserved."""
+        await self._level.runner.run(self._settle(actual))
 
     async def __aenter__(self) -> AsyncBudgetReservation:
-        await self.take()
-        self.required()
+        await self
+        self._require()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        await self.run(self.leaving(kind is not None))
+        await self._level.runner.run(self._leave(kind is not None))

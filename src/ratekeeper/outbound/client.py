@@ -1,14 +1,14 @@
-"""What every paced client is made of: its settings, checked once, and from a request to its errand."""
+"""The part that every paced client shares: its settings, checked once, and its requests as PacedRequests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, shown
-from ratekeeper.keys import encode
+from ratekeeper.keys import LONGEST, encode
 from ratekeeper.outbound.delivery import PacedRequest, Pacer, patience_of
 from ratekeeper.outbound.limits import LimitRoutes
-from ratekeeper.outbound.retry import Retry, is_idempotent
+from ratekeeper.outbound.retry import Retry
 from ratekeeper.stores import open_store
 from ratekeeper.stores.options import expect_store
 
@@ -24,7 +24,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 class PacedClient:
-    """Turns requests into errands, and keeps what they share."""
+    """The settings of one client, and the Pacer that its requests share."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class PacedClient:
     ) -> None:
         if key is not None and not callable(key):
             raise InvalidInput(f"key: expected a function of the request, got {shown(key)}.")
-        self.patience = patience_of(max_wait)
+        self.max_wait = patience_of(max_wait)
         self.key = key
         self.routes = LimitRoutes(limit, name)
-        self.owned: Any = None
+        self.owned_store: Any = None
         if isinstance(store, str):
-            store = self.owned = open_store(store, clock=clock, asynchronous=asynchronous)
+            store = self.owned_store = open_store(store, clock=clock, asynchronous=asynchronous)
         expect_store(store)
         if retry is not None and not isinstance(retry, Retry):
             raise InvalidInput(f"retry: expected a Retry such as Retry(max_retries=5), got {shown(retry)}.")
-        self.traffic = Pacer(store, name, Retry(max_retries) if retry is None else retry)
+        self.pacer = Pacer(store, name, Retry(max_retries) if retry is None else retry)
 
-    def errand(
+    def paced_request(
         self,
         request: Any,
         method: str,
@@ -60,7 +60,7 @@ class PacedClient:
         port: int | None,
         path: str,
         *,
-        has_key: bool,
+        has_idempotency_key: bool,
         is_replayable: bool,
         options: Mapping[str, Any],
     ) -> PacedRequest:
@@ -71,23 +71,26 @@ class PacedClient:
         key = options.get("key")
         if key is None:
             key = place if self.key is None else self.key(request)
+        if key.__class__ is not str or not 0 < len(key) <= LONGEST:
+            key = encode(key)
         return PacedRequest(
-            encode(key),
+            key,
             place,
             self.routes.plan(request, key, place, path),
-            is_idempotent=is_idempotent(method, has_key),
-            is_replayable=is_replayable,
-            max_wait=patience_of(options["max_wait"]) if "max_wait" in options else self.patience,
-            priority=options.get("priority", 0),
+            method,
+            has_idempotency_key,
+            is_replayable,
+            patience_of(options["max_wait"]) if "max_wait" in options else self.max_wait,
+            options.get("priority", 0),
         )
 
     def close(self) -> None:
-        """Let go of the store, if it was opened here."""
-        if self.owned is not None:
-            self.owned.close()
+        """Close the store, if this client opened it."""
+        if self.owned_store is not None:
+            self.owned_store.close()
 
     async def aclose(self) -> None:
         """``close`` for an event loop."""
-        closing = self.owned.close() if self.owned is not None else None
+        closing = self.owned_store.close() if self.owned_store is not None else None
         if closing is not None:
             await closing

@@ -1,12 +1,12 @@
-"""When: the ways in which servers write an instant or a wait -> seconds, exactly or not at all.
+"""Dates and waits, in every form that servers send, as seconds.
 
-Law: whatever the text, a number or None, never an exception.  Which form a text has is decided by its shape alone:
+Law: any text gives a number or None, never an exception.  The shape of the text alone decides how it is read:
 
-    120, 1.5            a wait in seconds below 10^9; from there on Unix time, and from 10^12 on in milliseconds
+    120, 1.5            a wait in seconds; Unix time from 10^9, and Unix time in milliseconds from 10^12
     1m30s, 350ms        a wait, as Go writes durations
     2026-11-16T09:30:00Z                RFC 3339
-    Mon, 16 Nov 2026 09:30:00 GMT       the three forms of an HTTP date (RFC 9110, section 5.6.7):
-    Monday, 16-Nov-26 09:30:00 GMT      this one's year is within 50 years of the present
+    Mon, 16 Nov 2026 09:30:00 GMT       the three forms of an HTTP date (RFC 9110, section 5.6.7);
+    Monday, 16-Nov-26 09:30:00 GMT      the year of two digits is the one within 50 years of the present
     Mon Nov 16 09:30:00 2026
 
 No clock, no I/O.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-LONGEST = 400 * 86_400.0  # seconds; whatever is longer is taken as this long
+LONGEST = 400 * 86_400.0  # seconds; a longer wait is cut to this
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 NUMBER = re.compile(r"\d{1,18}(\.\d{1,9})?", re.A)
 GO = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|us|µs|ns|h|m|s))+", re.A)
@@ -31,7 +31,7 @@ RFC3339 = re.compile(rf"(\d{{4}})-(\d\d)-(\d\d)[t ]{TIME}(\.\d{{1,9}})?(z|[+-]\d
 
 
 def http_date(text: str, present: float) -> float | None:
-    """Unix time of any of the three forms; ``present`` decides the century of a year of two digits."""
+    """An HTTP date as Unix time; ``present`` decides the century of a year of two digits."""
     if match := IMF.fullmatch(text):
         day, month, year, *clock = match.groups()
     elif match := RFC850.fullmatch(text):
@@ -51,26 +51,26 @@ def rfc3339(text: str) -> float | None:
     if match is None:
         return None
     year, month, day, *clock, fraction, zone = match.groups()
-    found = unix(year, int(month), day, clock)
-    if found is None:
+    instant = unix(year, int(month), day, clock)
+    if instant is None:
         return None
-    found += float(fraction or 0)
+    instant += float(fraction or 0)
     if zone in "zZ":
-        return found
-    shift = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
-    return found + shift if zone[0] == "-" else found - shift
+        return instant
+    offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+    return instant + offset if zone[0] == "-" else instant - offset
 
 
 def unix(year: str, month: int, day: str, clock: list[str]) -> float | None:
     hour, minute, second = [int(part) for part in clock]
-    try:  # a leap second is the one before it
+    try:  # datetime has no leap seconds: 60 counts as 59
         return datetime(int(year), month, int(day), hour, minute, min(second, 59), tzinfo=UTC).timestamp()
     except ValueError:
         return None
 
 
 def month_number(name: str) -> int:
-    """0, which no date has, for a name that is none."""
+    """1 to 12; 0 for an unknown name, which makes the date invalid."""
     return MONTHS.index(name.lower()) + 1 if name.lower() in MONTHS else 0
 
 
@@ -85,7 +85,7 @@ def go_duration(text: str) -> float | None:
 
 
 def wait_until(text: str, present: float) -> float | None:
-    """Seconds from ``present``, the server's Unix time, to what ``text`` says; 0.0 if that has passed."""
+    """Seconds from ``present``, the server's Unix time, until the instant in ``text``; 0.0 if that has passed."""
     text = text.strip()
     if len(text) > 64:
         return LONGEST if text.isascii() and text.isdecimal() else None
@@ -106,13 +106,13 @@ def wait_until(text: str, present: float) -> float | None:
 
 
 def retry_after(text: str, present: float) -> float | None:
-    """Seconds of a Retry-After: a wait however long, or a date.  A number here is never Unix time."""
+    """Seconds of a Retry-After: a wait of any length, or a date.  A number here is never Unix time."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
         return clamp(float(text[:18])) if len(text) <= 18 else LONGEST
     if len(text) > 64:
         return None
-    if NUMBER.fullmatch(text):  # a fraction is not in the RFC, but sent
+    if NUMBER.fullmatch(text):  # the RFC has no fractions, but servers send them
         return clamp(float(text))
     instant = http_date(text, present)
     return None if instant is None else clamp(instant - present)

@@ -1,10 +1,11 @@
-"""One request on its way out: hold, turn, send, listen, and send again where that is right.
+"""One request on its way out: wait for its turn, send it, read the server's limits, and retry where that is safe.
 
-Written once for every client library and both colours: ``deliver`` is a flow (see ``ratekeeper.flow``).  Besides the
-store's operations it asks for ``send`` and ``discard``, which a ``Sender`` answers with the client library's own.
+Written once for every client library, for threads and for event loops: ``deliver`` is a flow (see ``ratekeeper.flow``).
+Besides operations of the store it asks for ``send`` and ``discard``, which a ``Sender`` carries out with the client
+library.
 
-Law: a request is sent only after its turn; never while a hold is known; at most ``max_retries`` times again; and its
-waits together never exceed ``max_wait``: a wait that would is not begun.
+Law: a request is sent only after its turn; never during a cooldown that this process knows of; it is retried at most
+``max_retries`` times; and its waits together never exceed ``max_wait``: a wait that would is not begun.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from ratekeeper.errors import InvalidInput, LimitExceeded, StoreUnavailable, sho
 from ratekeeper.flow.acquire import acquire_plan
 from ratekeeper.flow.effects import Ask, Sleep
 from ratekeeper.flow.queue import WaitQueue
-from ratekeeper.flow.settle import ask
-from ratekeeper.outbound.cooldown import LOOK, Cooldowns
-from ratekeeper.outbound.response_limits import read
-from ratekeeper.outbound.retry import Retry, is_refusal, may_resend
+from ratekeeper.flow.settle import ask, give_back
+from ratekeeper.outbound.cooldown import cooldowns_of
+from ratekeeper.outbound.response_limits import NOTHING, read
+from ratekeeper.outbound.retry import IDEMPOTENT, Retry, is_refusal, may_resend
 from ratekeeper.outbound.server_quota import ServerQuotas
 from ratekeeper.units import SECOND, to_micros
 
@@ -29,33 +30,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ratekeeper.check import Plan
     from ratekeeper.flow.effects import Flow
+    from ratekeeper.outbound.limits import PacedPlan
     from ratekeeper.outbound.response_limits import ServerLimits
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
 
 class TooLate(LimitExceeded):
-    """A request was not sent, because its turn comes later than anybody waits for it.
+    """A request was not sent, because its turn comes later than its caller is willing to wait.
 
-    ``retry_after`` says in how many seconds it would; None if it never can.
+    ``retry_after`` is the number of seconds until its turn; None if that never comes.
     """
 
-    def __init__(self, decision: Decision, name: str) -> None:
+    def __init__(self, decision: Decision, name: str, advice: str = "Raise max_wait, or send less.") -> None:
         super().__init__(decision, name)
         if decision.retry_after is not None:
             wait = f"{decision.retry_after:.6g} s"
-            self.args = (f"{name}: expected a turn in time, but it comes in {wait}. Raise max_wait, or send less.",)
+            self.args = (f"{name}: expected a turn in time, but it comes in {wait}. {advice}",)
 
 
 class Reply:
-    """A response as plain facts, with the client library's own behind it.
+    """A response of any client library: ``response`` is the library's own object.
 
-    ``told`` is what it says, where that is not in ``headers``.
+    ``limits`` are the server's limits where they are not in ``headers``, as with gRPC.
     """
 
-    __slots__ = ("headers", "is_cached", "response", "status", "told")
+    __slots__ = ("headers", "is_cached", "limits", "response", "status")
 
     def __init__(
         self,
@@ -63,17 +64,17 @@ class Reply:
         status: int,
         headers: Iterable[tuple[str, str]] = (),
         is_cached: bool = False,
-        told: ServerLimits | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.response = response
         self.status = status
         self.headers = headers
         self.is_cached = is_cached
-        self.told = told
+        self.limits = limits
 
 
 class Lost(Exception):
-    """No response came.  ``was_sent`` is False where the server certainly got nothing."""
+    """No response came.  ``was_sent`` is False only if the server certainly received nothing."""
 
     def __init__(self, error: Exception, was_sent: bool) -> None:
         self.error = error
@@ -81,51 +82,62 @@ class Lost(Exception):
 
 
 class PacedRequest:
-    """What there is to send, as far as pacing and retrying care."""
+    """A request, reduced to the facts that pacing and retrying need."""
 
-    __slots__ = ("is_idempotent", "is_replayable", "key", "max_wait", "name", "plan", "priority")
+    __slots__ = ("has_idempotency_key", "is_replayable", "key", "max_wait", "method", "name", "plan", "priority")
 
     def __init__(
         self,
         key: str | bytes,
         name: str,
-        plan: Plan,
-        *,
-        is_idempotent: bool,
+        plan: PacedPlan,
+        method: str,
+        has_idempotency_key: bool,
         is_replayable: bool,
         max_wait: int | None,
-        priority: int = 0,
+        priority: int,
     ) -> None:
         self.key = key
         self.name = name
         self.plan = plan
-        self.is_idempotent = is_idempotent
+        self.method = method
+        self.has_idempotency_key = has_idempotency_key
         self.is_replayable = is_replayable
         self.max_wait = max_wait
         self.priority = priority
 
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether carrying it out twice is the same as once: by its method, or by its Idempotency-Key."""
+        return self.has_idempotency_key or self.method.upper() in IDEMPOTENT
+
 
 class Pacer:
-    """What all requests of one transport share: who waits, who told us to, and what was learned."""
+    """The state that all requests of one client share: the wait queue, cooldowns, and quotas of servers."""
 
-    def __init__(
-        self, store: Store, space: str, retry: Retry, chance: Random | None = None, wall: Callable[[], float] = time
-    ) -> None:
+    def __init__(self, store: Store, space: str, retry: Retry) -> None:
         self.store = store
         self.clock = store.clock
         self.retry = retry
-        self.lines = WaitQueue()
-        self.holds = Cooldowns(f"{space} holds", self.clock, LOOK if store.blocking else 0)
-        self.learned = ServerQuotas()
-        self.chance = Random() if chance is None else chance
-        self.wall = wall
+        self.queue = WaitQueue()
+        self.cooldowns = cooldowns_of(store, space)
+        self.quotas = ServerQuotas()
+        self.random = Random()
+        self.wall = time  # Unix time: servers send dates
 
-    def now(self) -> int:
-        return self.clock.nanos() // 1000
+    def pause(self, retries: int, server_wait: int | None) -> int:
+        return self.retry.pause(retries, server_wait, self.random)
+
+    def is_in_time(self, wait: int, deadline: int | None) -> bool:
+        return deadline is None or self.clock.nanos() // 1000 + wait <= deadline
+
+    def deadline(self, request: PacedRequest) -> int | None:
+        """The instant until which the request may wait; None: for ever."""
+        return None if request.max_wait is None else self.clock.nanos() // 1000 + request.max_wait
 
 
 class Sender:
-    """The store, and beside it what a client library does with one request."""
+    """Carries out the effects of one request: ``send`` and ``discard`` here, everything else in the store."""
 
     def __init__(self, store: Store, send: Callable[[], Any], discard: Callable[[Any], Any]) -> None:
         self.store = store
@@ -136,92 +148,115 @@ class Sender:
         return getattr(self.store, operation)
 
 
-def deliver(traffic: Pacer, errand: PacedRequest) -> Flow[Any]:
-    """Send when it is its turn, and again where that is right; returns the last response."""
-    until = None if errand.max_wait is None else traffic.now() + errand.max_wait
-    tries = 0
+SEND = Ask("send")
+
+
+def deliver(pacer: Pacer, request: PacedRequest) -> Flow[Any]:
+    """Send a request when its turn comes, and retry it where that is safe; returns the last response."""
+    deadline = pacer.deadline(request)
+    retries = 0
     while True:
-        yield from turn(traffic, errand, until)
+        yield from take_turn(pacer, request, deadline)
         try:
-            reply: Reply = yield Ask("send")
+            reply: Reply = yield SEND
         except Lost as lost:
-            wait = traffic.retry.pause(tries, None, traffic.chance)
-            again = errand.is_replayable and (errand.is_idempotent or not lost.was_sent)
-            if not again or tries >= traffic.retry.max_retries or not in_time(traffic, wait, until):
+            wait = pacer.pause(retries, None)
+            may_retry = request.is_replayable and (request.is_idempotent or not lost.was_sent)
+            if not may_retry or retries >= pacer.retry.max_retries or not pacer.is_in_time(wait, deadline):
                 raise lost.error from None
-            yield Sleep(wait)
-            tries += 1
-            continue
-        told = read(() if reply.is_cached else reply.headers, traffic.wall()) if reply.told is None else reply.told
-        wanted = yield from listen(traffic, errand, reply.status, told)
-        if not errand.is_replayable or not may_resend(reply.status, told, errand.is_idempotent):
-            return reply.response
-        wait = traffic.retry.pause(tries, wanted, traffic.chance)
-        if tries >= traffic.retry.max_retries or not in_time(traffic, wait, until):
-            return reply.response
-        yield Ask("discard", reply.response)
+        else:
+            limits = reply.limits
+            if limits is None:
+                limits = NOTHING if reply.is_cached else read(reply.headers, pacer.wall())
+            if limits is NOTHING and reply.status < 400:
+                return reply.response
+            server_wait = yield from learn(pacer, request, reply.status, limits)
+            if not request.is_replayable or not may_resend(reply.status, limits, request.is_idempotent):
+                return reply.response
+            wait = pacer.pause(retries, server_wait)
+            if retries >= pacer.retry.max_retries or not pacer.is_in_time(wait, deadline):
+                return reply.response
+            yield Ask("discard", reply.response)
         yield Sleep(wait)
-        tries += 1
+        retries += 1
 
 
-def listen(traffic: Pacer, errand: PacedRequest, status: int, told: ServerLimits) -> Flow[int | None]:
-    """Let everybody know what a server said; returns the microseconds that it wants to be left alone."""
-    if status < 300 or status >= 400:  # fields on a redirect would delay following it
-        traffic.learned.observe(errand.key, told.quotas, traffic.now())
-    wanted = told.micros if is_refusal(status, told) else None
-    if wanted:
-        yield from reached(traffic.holds.tell(errand.key, wanted), None)
-    return wanted
+def learn(pacer: Pacer, request: PacedRequest, status: int, limits: ServerLimits) -> Flow[int | None]:
+    """Apply a response's limits to all requests of its key; returns the microseconds that a refusal asks to wait."""
+    if status < 300 or status >= 400:  # the quotas of a redirect would delay following it
+        pacer.quotas.observe(request.key, limits.quotas, pacer.clock.nanos() // 1000)
+    server_wait = limits.micros if is_refusal(status, limits) else None
+    if server_wait:
+        yield from unless_unavailable(pacer.cooldowns.start(request.key, server_wait), None)
+    return server_wait
 
 
-def turn(traffic: Pacer, errand: PacedRequest, until: int | None) -> Flow[None]:
-    """Wait until nobody told us to wait, it is one's turn, and what was learned allows it; or raise TooLate."""
+def take_turn(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow[None]:
+    """Wait until there is no cooldown, the server's quota lasts, and the limits admit the request; or raise TooLate."""
+    cooldowns, key, checks = pacer.cooldowns, request.key, request.plan.checks
     while True:
-        held = yield from reached(traffic.holds.find(errand.key), traffic.holds.known(errand.key))
-        if held:
-            wait = traffic.retry.pause(0, held, traffic.chance)
-            if not in_time(traffic, wait, until):
-                raise TooLate(Decision(False, 0, 0, held / SECOND), errand.name)
-            yield Sleep(wait)
+        cooldown = cooldowns.remaining(key)
+        if not cooldown and cooldowns.is_due(key):
+            cooldown = yield from unless_unavailable(cooldowns.look_up(key), 0)
+        if cooldown:
+            yield from sleep_in_time(pacer, request, pacer.pause(0, cooldown), cooldown, deadline)
             continue
-        wait = traffic.learned.wait(errand.key, traffic.now())
+        now = pacer.clock.nanos() // 1000
+        wait = pacer.quotas.wait(key, now)
         if wait:
-            if not in_time(traffic, wait, until):
-                raise TooLate(Decision(False, 0, 0, wait / SECOND), errand.name)
-            yield Sleep(wait)
-        if errand.plan:
-            patience = None if until is None else max(0, until - traffic.now())
-            decisions = yield from paced(traffic, errand, patience)
+            yield from sleep_in_time(pacer, request, wait, wait, deadline)
+            now = pacer.clock.nanos() // 1000
+        if checks:
+            decisions = yield from acquire(pacer, request, None if deadline is None else max(0, deadline - now))
             if not all(decisions):
-                raise TooLate(binding(decisions), errand.name)
-        if not traffic.holds.known(errand.key):
+                raise TooLate(binding(decisions), request.name)
+        if not cooldowns.remaining(key):
             return
-        if errand.plan:  # told while it waited: the place goes to somebody else
-            yield from ask("refund", errand.plan)
+        if checks:  # the server asked for a cooldown while this request waited: another may have its place
+            yield from ask("refund", checks)
 
 
-def paced(traffic: Pacer, errand: PacedRequest, patience: int | None) -> Flow[tuple[Decision, ...]]:
-    line = tuple([(check.space, check.key) for check in errand.plan])
-    return (yield from acquire_plan(traffic.lines, line, errand.plan, patience, traffic.clock, errand.priority))
+def sleep_in_time(pacer: Pacer, request: PacedRequest, wait: int, retry_after: int, deadline: int | None) -> Flow[None]:
+    """Sleep, or raise TooLate if that ends after the deadline."""
+    if not pacer.is_in_time(wait, deadline):
+        raise TooLate(Decision(False, 0, 0, retry_after / SECOND), request.name)
+    yield Sleep(wait)
 
 
-def reached(flow: Flow[Any], otherwise: Any) -> Flow[Any]:
-    """The outcome of a flow, or ``otherwise`` if the store could not be reached."""
+def acquire(pacer: Pacer, request: PacedRequest, patience: int | None) -> Flow[tuple[Decision, ...]]:
+    """Take the request's limits: with one question to the store if they admit it now, else through the wait queue.
+
+    A leaky bucket admits a call with a delay.  If that could be longer than ``patience``, the queue predicts the turn
+    first, so that a request that gives up takes no place from others.
+    """
+    plan = request.plan
+    if plan.queue_key not in pacer.queue.waiting and (patience is None or plan.longest_delay <= patience):
+        decisions: tuple[Decision, ...] = yield from ask("check", plan.checks)
+        if all(decisions):
+            delay = max([decision.delay for decision in decisions])
+            if delay:
+                try:
+                    yield Sleep(round(delay * SECOND))
+                except BaseException:  # cancelled: others may have its place
+                    yield from give_back(plan.checks, decisions[0])
+                    raise
+            return decisions
+    return (yield from acquire_plan(pacer.queue, plan.queue_key, plan.checks, patience, pacer.clock, request.priority))
+
+
+def unless_unavailable(flow: Flow[Any], fallback: Any) -> Flow[Any]:
+    """The result of a flow, or ``fallback`` if the store is unavailable."""
     try:
         return (yield from flow)
     except StoreUnavailable:
-        return otherwise
+        return fallback
 
 
-def in_time(traffic: Pacer, wait: int, until: int | None) -> bool:
-    return until is None or traffic.now() + wait <= until
-
-
-def patience_of(max_wait: Seconds | None) -> int | None:
-    """``max_wait`` in microseconds; None waits for ever."""
-    if max_wait is None:
+def patience_of(seconds: Seconds | None, argument: str = "max_wait") -> int | None:
+    """A caller's ``max_wait`` or ``timeout`` in microseconds; None waits for ever."""
+    if seconds is None:
         return None
-    micros = to_micros(max_wait, "max_wait")
+    micros = to_micros(seconds, argument)
     if micros < 0:
-        raise InvalidInput(f"max_wait: expected seconds of at least 0, got {shown(max_wait)}.")
+        raise InvalidInput(f"{argument}: expected seconds of at least 0, got {shown(seconds)}.")
     return micros

@@ -1,14 +1,14 @@
-"""Client interceptors for gRPC that pace, wait as told, and call again where that is right.
+"""Client interceptors for gRPC that pace calls, wait as the server asks, and retry where that is safe.
 
     channel = grpc.intercept_channel(grpc.insecure_channel(target), PacedInterceptor(limit="10/second"))
     channel = grpc.aio.insecure_channel(target, interceptors=paced_interceptors(limit="10/second"))
 
-An interceptor is not told where its channel leads, so calls are counted by service, the ``shop.Orders`` of
-``/shop.Orders/Create``, unless ``key`` says otherwise; limits may be those of ``{"shop.Orders/Create": "1/second"}``.
+An interceptor does not know the target of its channel.  So calls are counted by service, the ``shop.Orders`` of
+``/shop.Orders/Create``, unless ``key`` is given; a mapping of limits may name ``{"shop.Orders/Create": "1/second"}``.
 
-Called again is only what has one request and one response, and is waited for: not ``.future()``.  RESOURCE_EXHAUSTED
-counts as a refusal if the server says how long to wait; without that it may be a message that is too large.
-UNAVAILABLE without a wait may have been done: called again are then only methods that were named ``idempotent``.
+Only calls with one request and one response are retried, and only if the caller waits for them: not ``.future()``.
+RESOURCE_EXHAUSTED counts as a refusal if the server says how long to wait; without that it may mean that a message is
+too large.  UNAVAILABLE without a wait may have been carried out, so only methods in ``idempotent`` are retried then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import grpc.aio
 
 from ratekeeper.flow.drive import adrive, drive
 from ratekeeper.outbound.client import PacedClient
-from ratekeeper.outbound.delivery import Reply, Sender, TooLate, deliver, listen, turn
+from ratekeeper.outbound.delivery import Reply, Sender, TooLate, deliver, learn, take_turn
 from ratekeeper.outbound.response_limits import read_grpc
 from ratekeeper.units import SECOND
 
@@ -42,12 +42,12 @@ OK, REFUSED, UNAVAILABLE, OTHER = 200, 429, 503, 500
 
 
 class PacingTimeout(TooLate, grpc.aio.AioRpcError):
-    """The turn of a call comes too late: a TooLate that gRPC code knows as DEADLINE_EXCEEDED too."""
+    """The turn of a call comes too late: a TooLate that is also gRPC's DEADLINE_EXCEEDED."""
 
     def __init__(self, decision: Decision, name: str) -> None:
         TooLate.__init__(self, decision, name)
-        details, none = TooLate.__str__(self), grpc.aio.Metadata()
-        grpc.aio.AioRpcError.__init__(self, grpc.StatusCode.DEADLINE_EXCEEDED, none, none, details)
+        details, empty = TooLate.__str__(self), grpc.aio.Metadata()
+        grpc.aio.AioRpcError.__init__(self, grpc.StatusCode.DEADLINE_EXCEEDED, empty, empty, details)
 
     def __str__(self) -> str:
         return self.details() or ""
@@ -55,20 +55,80 @@ class PacingTimeout(TooLate, grpc.aio.AioRpcError):
     __repr__ = TooLate.__repr__
 
 
-class Details(grpc.ClientCallDetails):
-    """Those of a call, with what is left of its timeout."""
+class CallDetails(grpc.ClientCallDetails):
+    """The details of a call, with the rest of its timeout."""
 
-    def __init__(self, given: Any, timeout: float | None) -> None:
-        self.method = given.method
+    def __init__(self, details: Any, timeout: float | None) -> None:
+        self.method = details.method
         self.timeout = timeout
-        self.metadata = given.metadata
-        self.credentials = given.credentials
-        self.wait_for_ready = given.wait_for_ready
-        self.compression = getattr(given, "compression", None)
+        self.metadata = details.metadata
+        self.credentials = details.credentials
+        self.wait_for_ready = details.wait_for_ready
+        self.compression = getattr(details, "compression", None)
 
 
-class Line:
-    """What the interceptors of one channel share."""
+class PacedChannel:
+    """The state that all interceptors of one channel share."""
+
+    def __init__(self, client: PacedClient, idempotent: Iterable[str], priority: int) -> None:
+        self.client = client
+        self.pacer = client.pacer
+        self.idempotent = frozenset(idempotent)
+        self.priority = priority
+        self.background: set[Any] = set()  # an event loop keeps only weak references to its tasks
+
+    def paced_request(self, details: Any, is_replayable: bool) -> PacedRequest:
+        method = details.method.decode() if isinstance(details.method, bytes) else details.method
+        service, _, short_name = method.removeprefix("/").rpartition("/")
+        options: dict[str, Any] = {"priority": self.priority}
+        max_wait = self.client.max_wait
+        if details.timeout is not None and (max_wait is None or details.timeout * SECOND < max_wait):
+            options["max_wait"] = max(0.0, details.timeout)
+        paced = self.client.paced_request(
+            details,
+            "POST",
+            "grpc",
+            service,
+            None,
+            "/" + short_name,
+            has_idempotency_key=method in self.idempotent
+            or any(name == "idempotency-key" for name, _ in details.metadata or ()),
+            is_replayable=is_replayable,
+            options=options,
+        )
+        paced.name = method
+        return paced
+
+    def result(self, code: grpc.StatusCode, metadata: Any) -> tuple[int, ServerLimits]:
+        """The result of a call as an HTTP status, and the server's limits."""
+        limits = read_grpc(metadata or (), self.pacer.wall())
+        if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE) and limits.wait is not None:
+            return REFUSED, limits
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return UNAVAILABLE, limits
+        return OK if code is grpc.StatusCode.OK else OTHER, limits
+
+
+def with_rest_of_timeout(details: Any, until: float | None) -> CallDetails:
+    """``details`` of a call that has waited: its timeout has been running since."""
+    return CallDetails(details, None if until is None else max(0.001, until - time.monotonic()))
+
+
+def timeout_ends_at(details: Any) -> float | None:
+    return None if details.timeout is None else time.monotonic() + details.timeout
+
+
+class PacedInterceptor(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """For ``grpc.intercept_channel``.  The arguments are those of ``ratekeeper.outbound.httpx.PacedTransport``.
+
+    ``idempotent`` lists methods, such as ``["/shop.Orders/Get"]``, that are retried even if they may have been carried
+    out.
+    """
 
     def __init__(
         self,
@@ -83,186 +143,140 @@ class Line:
         retry: Retry | None = None,
         name: str = "outbound",
         clock: Clock | None = None,
-        asynchronous: bool = False,
     ) -> None:
-        self.idempotent = frozenset(idempotent)
-        self.priority = priority
-        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous)
-        self.traffic = self.office.traffic
-        self.listening: set[Any] = set()
-
-    def errand(self, details: Any, is_replayable: bool) -> PacedRequest:
-        method = details.method.decode() if isinstance(details.method, bytes) else details.method
-        service, _, own = method.removeprefix("/").rpartition("/")
-        options: dict[str, Any] = {"priority": self.priority}
-        patience = self.office.patience
-        if details.timeout is not None and (patience is None or details.timeout * SECOND < patience):
-            options["max_wait"] = max(0.0, details.timeout)
-        made = self.office.errand(
-            details,
-            "POST",
-            "grpc",
-            service,
-            None,
-            "/" + own,
-            has_key=method in self.idempotent or any(name == "idempotency-key" for name, _ in details.metadata or ()),
-            is_replayable=is_replayable,
-            options=options,
-        )
-        made.name = method
-        return made
-
-    def judge(self, code: grpc.StatusCode, metadata: Any) -> tuple[int, ServerLimits]:
-        """How a call ended, as the status of a response, and what its server told."""
-        told = read_grpc(metadata or (), self.traffic.wall())
-        if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE) and told.wait is not None:
-            return REFUSED, told
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return UNAVAILABLE, told
-        return OK if code is grpc.StatusCode.OK else OTHER, told
-
-
-def remaining(details: Any, until: float | None) -> Details:
-    """``details`` of a call that has waited: its timeout goes on."""
-    return Details(details, None if until is None else max(0.001, until - time.monotonic()))
-
-
-def deadline_of(details: Any) -> float | None:
-    return None if details.timeout is None else time.monotonic() + details.timeout
-
-
-class PacedInterceptor(
-    grpc.UnaryUnaryClientInterceptor,
-    grpc.UnaryStreamClientInterceptor,
-    grpc.StreamUnaryClientInterceptor,
-    grpc.StreamStreamClientInterceptor,
-):
-    """For ``grpc.intercept_channel``.  The arguments are those of ``ratekeeper.outbound.httpx.PacedTransport``.
-
-    ``idempotent`` names methods, ``["/shop.Orders/Get"]``, that may be called again where nobody knows if they ran.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.line = Line(*args, **kwargs)
+        client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        self._channel = PacedChannel(client, idempotent, priority)
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        until = deadline_of(details)
+        until = timeout_ends_at(details)
 
         def send() -> Reply:
-            call = continuation(remaining(details, until), request)
-            if not call.done():  # a future: nobody waits for it here
-                self.watch(call, errand)
+            call = continuation(with_rest_of_timeout(details, until), request)
+            if not call.done():  # a future: its caller does not wait here
+                self._learn_when_done(call, paced)
                 return Reply(call, OK)
-            status, told = self.line.judge(call.code(), call.trailing_metadata())
-            return Reply(call, status, told=told)
+            status, limits = self._channel.result(call.code(), call.trailing_metadata())
+            return Reply(call, status, limits=limits)
 
-        errand = self.line.errand(details, is_replayable=True)
-        return self.run(deliver(self.line.traffic, errand), send)
+        paced = self._channel.paced_request(details, is_replayable=True)
+        return self._run(deliver(self._channel.pacer, paced), send)
 
-    def paced(self, continuation: Any, details: Any, request: Any) -> Any:
-        until = deadline_of(details)
-        errand = self.line.errand(details, is_replayable=False)
-        patience = None if errand.max_wait is None else self.line.traffic.now() + errand.max_wait
-        self.run(turn(self.line.traffic, errand, patience), None)
-        call = continuation(remaining(details, until), request)
-        self.watch(call, errand)
+    def _pace_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+        until = timeout_ends_at(details)
+        pacer = self._channel.pacer
+        paced = self._channel.paced_request(details, is_replayable=False)
+        self._run(take_turn(pacer, paced, pacer.deadline(paced)), None)
+        call = continuation(with_rest_of_timeout(details, until), request)
+        self._learn_when_done(call, paced)
         return call
 
-    intercept_unary_stream: Any = paced
-    intercept_stream_unary: Any = paced
-    intercept_stream_stream: Any = paced
+    intercept_unary_stream: Any = _pace_stream
+    intercept_stream_unary: Any = _pace_stream
+    intercept_stream_stream: Any = _pace_stream
 
-    def run(self, flow: Any, send: Any) -> Any:
-        traffic = self.line.traffic
-        wire: Any = Sender(traffic.store, send, lambda call: None)
+    def _run(self, flow: Any, send: Any) -> Any:
+        pacer = self._channel.pacer
+        sender: Any = Sender(pacer.store, send, lambda call: None)
         try:
-            return drive(flow, wire, traffic.clock, traffic.lines)
+            return drive(flow, sender, pacer.clock, pacer.queue)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name) from None
 
-    def watch(self, call: Any, errand: PacedRequest) -> None:
-        """Listen to how ``call`` ends."""
+    def _learn_when_done(self, call: Any, paced: PacedRequest) -> None:
+        def done(_: Any) -> None:
+            status, limits = self._channel.result(call.code(), call.trailing_metadata())
+            self._run(learn(self._channel.pacer, paced, status, limits), None)
 
-        def ended(_: Any) -> None:
-            status, told = self.line.judge(call.code(), call.trailing_metadata())
-            self.run(listen(self.line.traffic, errand, status, told), None)
-
-        call.add_done_callback(ended)
+        call.add_done_callback(done)
 
     def close(self) -> None:
-        """Let go of the store, if this interceptor opened it."""
-        self.line.office.close()
+        """Close the store, if this interceptor opened it."""
+        self._channel.client.close()
 
 
-class AsyncCalls:
-    """What the interceptors of ``grpc.aio`` do; that wants one object for each kind of call."""
+class AsyncPacedInterceptor:
+    """Paces the calls of a ``grpc.aio`` channel, which wants one interceptor for each kind of call."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, channel: PacedChannel) -> None:
+        self._channel = channel
 
-    async def delivered(self, continuation: Any, details: Any, request: Any) -> Any:
-        until = deadline_of(details)
+    async def _deliver(self, continuation: Any, details: Any, request: Any) -> Any:
+        until = timeout_ends_at(details)
 
         async def send() -> Reply:
-            call = await continuation(of_aio(details, until), request)
-            status, told = self.line.judge(await call.code(), await call.trailing_metadata())
-            return Reply(call, status, told=told)
+            call = await continuation(aio_details(details, until), request)
+            status, limits = self._channel.result(await call.code(), await call.trailing_metadata())
+            return Reply(call, status, limits=limits)
 
-        return await self.run(deliver(self.line.traffic, self.line.errand(details, is_replayable=True)), send)
+        paced = self._channel.paced_request(details, is_replayable=True)
+        return await self._run(deliver(self._channel.pacer, paced), send)
 
-    async def paced(self, continuation: Any, details: Any, request: Any) -> Any:
-        until = deadline_of(details)
-        errand = self.line.errand(details, is_replayable=False)
-        patience = None if errand.max_wait is None else self.line.traffic.now() + errand.max_wait
-        await self.run(turn(self.line.traffic, errand, patience), None)
-        call = await continuation(of_aio(details, until), request)
-        call.add_done_callback(lambda _: self.watch(call, errand))
+    async def _pace_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+        until = timeout_ends_at(details)
+        pacer = self._channel.pacer
+        paced = self._channel.paced_request(details, is_replayable=False)
+        await self._run(take_turn(pacer, paced, pacer.deadline(paced)), None)
+        call = await continuation(aio_details(details, until), request)
+        call.add_done_callback(lambda _: self._learn_in_background(call, paced))
         return call
 
-    async def run(self, flow: Any, send: Any) -> Any:
-        traffic = self.line.traffic
-        wire: Any = Sender(traffic.store, send, lambda call: None)
+    async def _run(self, flow: Any, send: Any) -> Any:
+        pacer = self._channel.pacer
+        sender: Any = Sender(pacer.store, send, lambda call: None)
         try:
-            return await adrive(flow, wire, traffic.clock, traffic.lines)
+            return await adrive(flow, sender, pacer.clock, pacer.queue)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name) from None
 
-    def watch(self, call: Any, errand: PacedRequest) -> None:
-        listening = asyncio.ensure_future(self.hear(call, errand))
-        self.line.listening.add(listening)  # the loop itself keeps no hold of it
-        listening.add_done_callback(self.line.listening.discard)
+    def _learn_in_background(self, call: Any, paced: PacedRequest) -> None:
+        task = asyncio.ensure_future(self._learn(call, paced))
+        self._channel.background.add(task)
+        task.add_done_callback(self._channel.background.discard)
 
-    async def hear(self, call: Any, errand: PacedRequest) -> None:
-        status, told = self.line.judge(await call.code(), await call.trailing_metadata())
-        await self.run(listen(self.line.traffic, errand, status, told), None)
+    async def _learn(self, call: Any, paced: PacedRequest) -> None:
+        status, limits = self._channel.result(await call.code(), await call.trailing_metadata())
+        await self._run(learn(self._channel.pacer, paced, status, limits), None)
 
     async def close(self) -> None:
-        """Let go of the store, if these interceptors opened it: of any one of them, for all."""
-        await self.line.office.aclose()
+        """Close the store, if these interceptors opened it; closing any one of them is enough."""
+        await self._channel.client.aclose()
 
 
-def of_aio(details: Any, until: float | None) -> grpc.aio.ClientCallDetails:
-    left: Any = remaining(details, until)
-    return grpc.aio.ClientCallDetails(left.method, left.timeout, left.metadata, left.credentials, left.wait_for_ready)
+def aio_details(details: Any, until: float | None) -> grpc.aio.ClientCallDetails:
+    rest: Any = with_rest_of_timeout(details, until)
+    return grpc.aio.ClientCallDetails(rest.method, rest.timeout, rest.metadata, rest.credentials, rest.wait_for_ready)
 
 
-class UnaryUnary(AsyncCalls, grpc.aio.UnaryUnaryClientInterceptor):
-    intercept_unary_unary: Any = AsyncCalls.delivered
+class UnaryUnary(AsyncPacedInterceptor, grpc.aio.UnaryUnaryClientInterceptor):
+    intercept_unary_unary: Any = AsyncPacedInterceptor._deliver
 
 
-class UnaryStream(AsyncCalls, grpc.aio.UnaryStreamClientInterceptor):
-    intercept_unary_stream: Any = AsyncCalls.paced
+class UnaryStream(AsyncPacedInterceptor, grpc.aio.UnaryStreamClientInterceptor):
+    intercept_unary_stream: Any = AsyncPacedInterceptor._pace_stream
 
 
-class StreamUnary(AsyncCalls, grpc.aio.StreamUnaryClientInterceptor):
-    intercept_stream_unary: Any = AsyncCalls.paced
+class StreamUnary(AsyncPacedInterceptor, grpc.aio.StreamUnaryClientInterceptor):
+    intercept_stream_unary: Any = AsyncPacedInterceptor._pace_stream
 
 
-class StreamStream(AsyncCalls, grpc.aio.StreamStreamClientInterceptor):
-    intercept_stream_stream: Any = AsyncCalls.paced
+class StreamStream(AsyncPacedInterceptor, grpc.aio.StreamStreamClientInterceptor):
+    intercept_stream_stream: Any = AsyncPacedInterceptor._pace_stream
 
 
-def paced_interceptors(*args: Any, **kwargs: Any) -> list[Any]:
-    """The interceptors of a ``grpc.aio`` channel, which pace together.  The arguments are PacedInterceptor's."""
-    line = Line(*args, asynchronous=True, **kwargs)
-    return [UnaryUnary(line), UnaryStream(line), StreamUnary(line), StreamStream(line)]
+def paced_interceptors(
+    limit: Limits | Mapping[str, Limits] | Callable[[Any], Limits | None] | None = None,
+    key: Callable[[Any], Any] | None = None,
+    max_wait: Seconds | None = 30.0,
+    max_retries: int = 3,
+    store: str | Store = "memory://",
+    *,
+    idempotent: Iterable[str] = (),
+    priority: int = 0,
+    retry: Retry | None = None,
+    name: str = "outbound",
+    clock: Clock | None = None,
+) -> list[Any]:
+    """The interceptors of one ``grpc.aio`` channel, which share their limits.  The arguments are PacedInterceptor's."""
+    client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+    channel = PacedChannel(client, idempotent, priority)
+    return [UnaryUnary(channel), UnaryStream(channel), StreamUnary(channel), StreamStream(channel)]

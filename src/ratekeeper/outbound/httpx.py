@@ -1,6 +1,6 @@
-"""Transports for httpx that pace, wait and send again: ``httpx.Client(transport=PacedTransport(limit="10/second"))``.
+"""httpx transports that pace requests and retry them: ``httpx.Client(transport=PacedTransport(limit="10/second"))``.
 
-One request may say more: ``client.get(url, extensions={"ratekeeper": {"priority": 5, "max_wait": 2.0}})``.
+Options for a single request: ``client.get(url, extensions={"ratekeeper": {"priority": 5, "max_wait": 2.0}})``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class PacingTimeout(TooLate, httpx.TimeoutException):
-    """The turn of a request comes too late: a TooLate that httpx code knows as a timeout too."""
+    """The turn of a request comes too late: a TooLate that is also a timeout of httpx."""
 
     def __init__(self, decision: Decision, name: str, request: httpx.Request) -> None:
         TooLate.__init__(self, decision, name)
@@ -37,11 +37,12 @@ class PacingTimeout(TooLate, httpx.TimeoutException):
 
 
 class PacedTransport(httpx.BaseTransport):
-    """Sends through ``inner`` when it is a request's turn, waits as told, and sends again where that is right.
+    """Send each request through ``inner`` when its turn comes, wait as the server asks, and retry where that is safe.
 
-    ``limit`` is a limit, a mapping from hosts and paths to limits, or a function of the request; None only listens to
-    the server.  ``key`` is a function of the request that says who is counted, by default its host.  A request waits
-    at most ``max_wait`` seconds in all; a wait that would be longer raises PacingTimeout, or returns the refusal.
+    ``limit`` is a limit, a mapping from hosts and paths to limits, or a function of the request; with None only the
+    server's own limits are kept.  ``key`` is a function of the request that returns the key to count under, by default
+    the host.  A request waits at most ``max_wait`` seconds in all.  If it would wait longer, it raises PacingTimeout,
+    or returns the server's refusal.
     """
 
     def __init__(
@@ -57,30 +58,30 @@ class PacedTransport(httpx.BaseTransport):
         name: str = "outbound",
         clock: Clock | None = None,
     ) -> None:
-        self.inner = httpx.HTTPTransport() if inner is None else inner
-        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        self._inner = httpx.HTTPTransport() if inner is None else inner
+        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         def send() -> Reply:
             try:
-                return reply_of(self.inner.handle_request(request))
+                return reply_of(self._inner.handle_request(request))
             except httpx.TransportError as error:
                 raise Lost(error, not isinstance(error, NOT_SENT)) from error
 
-        traffic = self.office.traffic
-        wire: Any = Sender(traffic.store, send, lambda response: response.close())
-        flow = deliver(traffic, errand_of(self.office, request))
+        pacer = self._client.pacer
+        sender: Any = Sender(pacer.store, send, lambda response: response.close())
+        flow = deliver(pacer, paced_request(self._client, request))
         try:
-            return drive(flow, wire, traffic.clock, traffic.lines)
+            return drive(flow, sender, pacer.clock, pacer.queue)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name, request) from None
 
     def close(self) -> None:
-        self.inner.close()
-        self.office.close()
+        self._inner.close()
+        self._client.close()
 
     def __enter__(self) -> PacedTransport:
-        self.inner.__enter__()
+        self._inner.__enter__()
         return self
 
     def __exit__(
@@ -108,30 +109,30 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
         name: str = "outbound",
         clock: Clock | None = None,
     ) -> None:
-        self.inner = httpx.AsyncHTTPTransport() if inner is None else inner
-        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+        self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
+        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         async def send() -> Reply:
             try:
-                return reply_of(await self.inner.handle_async_request(request))
+                return reply_of(await self._inner.handle_async_request(request))
             except httpx.TransportError as error:
                 raise Lost(error, not isinstance(error, NOT_SENT)) from error
 
-        traffic = self.office.traffic
-        wire: Any = Sender(traffic.store, send, lambda response: response.aclose())
-        flow = deliver(traffic, errand_of(self.office, request))
+        pacer = self._client.pacer
+        sender: Any = Sender(pacer.store, send, lambda response: response.aclose())
+        flow = deliver(pacer, paced_request(self._client, request))
         try:
-            return await adrive(flow, wire, traffic.clock, traffic.lines)
+            return await adrive(flow, sender, pacer.clock, pacer.queue)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name, request) from None
 
     async def aclose(self) -> None:
-        await self.inner.aclose()
-        await self.office.aclose()
+        await self._inner.aclose()
+        await self._client.aclose()
 
     async def __aenter__(self) -> AsyncPacedTransport:
-        await self.inner.__aenter__()
+        await self._inner.__aenter__()
         return self
 
     async def __aexit__(
@@ -143,17 +144,17 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
         await self.aclose()
 
 
-def errand_of(office: PacedClient, request: httpx.Request) -> PacedRequest:
+def paced_request(client: PacedClient, request: httpx.Request) -> PacedRequest:
     url = request.url
-    return office.errand(
+    return client.paced_request(
         request,
         request.method,
         url.scheme,
         url.host,
         url.port,
         url.path,
-        has_key="idempotency-key" in request.headers,
-        # An iterator or a file is gone once it was sent; bytes are not.
+        has_idempotency_key="idempotency-key" in request.headers,
+        # Bytes can be sent twice.  An iterator or a file is used up after the first time.
         is_replayable=isinstance(request.stream, httpx.ByteStream),
         options=request.extensions.get("ratekeeper", {}),
     )

@@ -1,18 +1,17 @@
-"""Which limits a request pays for: by host, by the beginning of its path, or by whatever a function says.
+"""The limits of a request: by host, by the start of its path, or as a function of the request says.
 
-    "10/second"                                     every key by itself; a key is by default the host
-    {"api.example.com": "10/second",                that host,
-     "api.example.com/search": "1/second"}          and, beside it, everything on it whose path begins so
+    "10/second"                                     each key by itself; by default the key is the host
+    {"api.example.com": "10/second",                this host,
+     "api.example.com/search": "1/second"}          and in addition every path on it that starts with /search
     lambda request: "10/second" or None             anything
 
-All that match are taken together, all or nothing.
+A request takes all limits that match, or none of them.
 """
 
 from __future__ import annotations
 
 from ratekeeper.check import Check
 from ratekeeper.errors import InvalidInput, shown
-from ratekeeper.keys import encode
 from ratekeeper.limit import Limit, LimitSet, parse_limits
 from ratekeeper.units import parse_limit
 
@@ -22,39 +21,42 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.check import Plan
-    from ratekeeper.keys import Key
 
     Limits = str | Limit | LimitSet | Iterable[str | Limit]
 
 AHEAD = 150_000  # microseconds of turns that a pace gives out in advance
 LEAST_AHEAD = 2
+MOST_PLANS = 1_024  # in the cache of each client
 
 
 def paced_limit(limits: Limits, ahead: int | None = None) -> Limit | LimitSet:
-    """Limits for pacing: where a text names no algorithm, calls leave one by one, at even distances.
+    """Limits for pacing: a text that names no algorithm becomes a leaky bucket, which spaces calls evenly.
 
-    The places of such a queue are so many as leave within a seventh of a second, or ``ahead``: with fewer a late caller
-    wastes turns, with more a high priority finds all places taken.  Of several limits the one with the shortest period
-    spaces the calls, and the others are quotas.
+    Its queue has room for the calls of a seventh of a second, or for ``ahead`` of them.  With less room, a caller that
+    wakes up late wastes turns; with more, a call of high priority finds every place taken.  Of several limits, the one
+    with the shortest period spaces the calls, and the others are quotas.
     """
     if isinstance(limits, str):
-        return parse_limits(spread(limits, ahead))
+        return parse_limits(evenly_spaced(limits, ahead))
     if isinstance(limits, (Limit, LimitSet)):
         return limits
     if not isinstance(limits, (list, tuple, set, frozenset)) and not hasattr(limits, "__next__"):
-        return parse_limits(limits)  # which says what was expected
+        return parse_limits(limits)  # raises, with what it expected
     parsed = [(limit, Limit.parse(limit)) for limit in limits]
     shortest = min([limit.micros for _, limit in parsed], default=0)
     return parse_limits(
-        [spread(text, ahead) if isinstance(text, str) and limit.micros == shortest else limit for text, limit in parsed]
+        [
+            evenly_spaced(text, ahead) if isinstance(text, str) and limit.micros == shortest else limit
+            for text, limit in parsed
+        ]
     )
 
 
-def spread(text: str, ahead: int | None) -> str | Limit:
+def evenly_spaced(text: str, ahead: int | None) -> str | Limit:
     if text.strip().lower() == "unlimited":
         return text
-    found = parse_limit(text)
-    if "algorithm" in found or "burst" in found or "slices" in found:
+    words = parse_limit(text)
+    if "algorithm" in words or "burst" in words or "slices" in words:
         return text
     limit = Limit.parse(text, "leaky_bucket")
     places = ahead or max(LEAST_AHEAD, limit.count * AHEAD // limit.micros)
@@ -62,7 +64,7 @@ def spread(text: str, ahead: int | None) -> str | Limit:
 
 
 def expect_rate(place: str, limit: Limit | LimitSet) -> None:
-    """Refuse leases, where nobody would give them back."""
+    """Refuse concurrency limits, where nothing would release the lease."""
     if limit.is_leased:
         raise InvalidInput(
             f"{place}: expected a rate, got '{limit}', which is held and given back. "
@@ -70,52 +72,79 @@ def expect_rate(place: str, limit: Limit | LimitSet) -> None:
         )
 
 
+class PacedPlan:
+    """The checks of a request, the key of its queue, and the longest delay that a leaky bucket may give it."""
+
+    __slots__ = ("checks", "longest_delay", "queue_key")
+
+    def __init__(self, checks: Plan) -> None:
+        self.checks = checks
+        self.queue_key = tuple([(check.space, check.key) for check in checks])
+        self.longest_delay = max([longest_delay(check.limit) for check in checks], default=0)
+
+
+def longest_delay(limit: Limit | LimitSet) -> int:
+    """Microseconds that an admitted call of cost 1 waits for its turn at most."""
+    return max([-(-(part.full - part.unit) // part.drain) for part in limit.parts if part.is_queue], default=0)
+
+
+NO_LIMIT = PacedPlan(())
+
+
 class LimitRoutes:
-    """From a request's key, host and path to the checks of its plan."""
+    """From a request's key, host and path to its plan."""
 
     def __init__(
         self, limits: Limits | Mapping[str, Limits] | Callable[[Any], Limits | None] | None, space: str
     ) -> None:
         self.space = space
-        self.always: Limit | LimitSet | None = None
-        self.places: list[tuple[str, str, Limit | LimitSet]] = []
+        self.for_all: Limit | LimitSet | None = None
+        self.plans: dict[str | bytes, PacedPlan] = {}  # of the limit for all, by key
+        self.by_route: list[tuple[str, str, Limit | LimitSet]] = []
         self.choose: Callable[[Any], Limits | None] | None = None
         self.chosen: dict[object, Limit | LimitSet] = {}
         if limits is None:
             return
         if hasattr(limits, "items"):
-            hosts = [place.partition("/")[0].lower() for place, _ in limits.items()]
-            for place, limit in limits.items():
-                host, slash, path = place.partition("/")
+            hosts = [route.partition("/")[0].lower() for route, _ in limits.items()]
+            for route, limit in limits.items():
+                host, slash, path = route.partition("/")
                 if not host:
-                    raise InvalidInput(f"limit: expected a host, or a host and a path, got {shown(place)}.")
-                # Turns given in advance by two limits would differ: then nobody gets one before it has come.
+                    raise InvalidInput(f"limit: expected a host, or a host and a path, got {shown(route)}.")
+                # Two leaky buckets would give one call two different turns in advance, so here none gives any.
                 ahead = 1 if hosts.count(host.lower()) > 1 else None
-                self.places.append((host.lower(), slash + path, paced_limit(limit, ahead)))
+                self.by_route.append((host.lower(), slash + path, paced_limit(limit, ahead)))
         elif callable(limits):
             self.choose = limits
         else:
-            self.always = paced_limit(limits)
+            self.for_all = paced_limit(limits)
 
-    def plan(self, request: Any, key: Key, host: str, path: str) -> Plan:
-        """All that this request has to wait for."""
-        if self.always is not None:
-            return (Check(self.space, encode(key), self.always, 1),)
+    def plan(self, request: Any, key: str | bytes, host: str, path: str) -> PacedPlan:
+        """All checks of this request; ``key`` is encoded."""
+        if self.for_all is not None:
+            plan = self.plans.get(key)
+            if plan is None:
+                if len(self.plans) >= MOST_PLANS:
+                    self.plans.clear()
+                plan = self.plans[key] = PacedPlan((Check(self.space, key, self.for_all, 1),))
+            return plan
         if self.choose is not None:
             limits = self.choose(request)
-            if limits is None:
-                return ()
-            known = limits if isinstance(limits, (str, Limit)) else None
-            limit = self.chosen.get(known) if known is not None else None
-            if limit is None:
-                limit = paced_limit(limits)
-                if known is not None and len(self.chosen) < 1024:
-                    self.chosen[known] = limit
-            return (Check(self.space, encode(key), limit, 1),)
-        return tuple(
-            [
-                Check(f"{self.space} {place}{start}", encode(key), limit, 1)
-                for place, start, limit in self.places
-                if host == place and (not start or path == start or path.startswith(start.rstrip("/") + "/"))
-            ]
-        )
+            return NO_LIMIT if limits is None else PacedPlan((Check(self.space, key, self.parsed(limits), 1),))
+        checks = [
+            Check(f"{self.space} {place}{start}", key, limit, 1)
+            for place, start, limit in self.by_route
+            if host == place and (not start or path == start or path.startswith(start.rstrip("/") + "/"))
+        ]
+        return PacedPlan(tuple(checks)) if checks else NO_LIMIT
+
+    def parsed(self, limits: Limits) -> Limit | LimitSet:
+        """What a function chose, parsed; texts and limits are cached."""
+        if not isinstance(limits, (str, Limit)):
+            return paced_limit(limits)
+        limit = self.chosen.get(limits)
+        if limit is None:
+            limit = paced_limit(limits)
+            if len(self.chosen) < MOST_PLANS:
+                self.chosen[limits] = limit
+        return limit

@@ -1,4 +1,4 @@
-"""``pace``: one call after the other, for anything that is called.
+"""``pace``: space out calls of any kind.
 
 >>> from ratekeeper.outbound import pace
 >>> from ratekeeper.testing import FakeClock
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 
 class Pace:
-    """Lets callers through at a pace: ``pace.wait()``, ``await pace.turn()``, ``with``, ``@``, ``each``.
+    """Admit callers at a pace: ``pace.wait()``, ``await pace.turn()``, ``with``, ``@``, ``each``.
 
-    One object serves threads and event loops; on ``memory://`` they stand in the same line.  A wait longer than
-    ``max_wait`` seconds is not begun: it raises TooLate.  A store elsewhere is shared by all who use its ``name``.
+    One object serves threads and event loops; on ``memory://`` they wait in the same queue.  A wait longer than
+    ``max_wait`` seconds is not begun: it raises TooLate.  Processes with the same Redis or shm:// store and the same
+    ``name`` share the pace.
     """
 
     def __init__(
@@ -53,58 +54,64 @@ class Pace:
         clock: Clock | None = None,
     ) -> None:
         patience_of(max_wait)
-        self.limit = paced_limit(limit)
-        expect_rate("pace", self.limit)
-        self.key = key
-        self.name = name or f"pace {self.limit}"
-        self.store = store
-        self.max_wait = max_wait
-        self.priority = priority
-        self.clock = clock
-        self.threads: Limiter | None = None
-        self.loops: AsyncLimiter | None = None
+        self._limit = paced_limit(limit)
+        expect_rate("pace", self._limit)
+        self._key = key
+        self._name = name or f"pace {self._limit}"
+        self._store = store
+        self._max_wait = max_wait
+        self._priority = priority
+        self._clock = clock
+        self._limiter: Limiter | None = None
+        self._async_limiter: AsyncLimiter | None = None
         if not isinstance(store, str) or store.startswith("memory:"):
-            self.sync()
+            self._for_threads()
 
-    def sync(self) -> Limiter:
-        if self.threads is None:
-            self.threads = Limiter(self.limit, store=self.store, name=self.name, clock=self.clock)  # type: ignore[arg-type]
-        return self.threads
+    def _for_threads(self) -> Limiter:
+        if self._limiter is None:
+            self._limiter = Limiter(self._limit, store=self._store, name=self._name, clock=self._clock)  # type: ignore[arg-type]
+        return self._limiter
 
-    def asynchronous(self) -> AsyncLimiter:
-        if self.loops is None:
-            store = self.store if self.threads is None else self.threads.store
-            clock = self.clock if isinstance(store, str) else None
-            self.loops = AsyncLimiter(self.limit, store=store, name=self.name, clock=clock)  # type: ignore[arg-type]
-            if self.threads is not None:
-                self.loops._share_queue(self.threads)
-        return self.loops
+    def _for_loops(self) -> AsyncLimiter:
+        if self._async_limiter is None:
+            store = self._store if self._limiter is None else self._limiter.store
+            clock = self._clock if isinstance(store, str) else None
+            self._async_limiter = AsyncLimiter(self._limit, store=store, name=self._name, clock=clock)  # type: ignore[arg-type]
+            if self._limiter is not None:
+                self._async_limiter._share_queue(self._limiter)
+        return self._async_limiter
 
     def wait(self, key: Key | None = None, cost: int = 1, priority: int | None = None) -> Decision:
-        """Wait for one's turn."""
-        who = self.key if key is None else key
-        rank = self.priority if priority is None else priority
-        return self.admitted(self.sync().acquire(who, cost, timeout=self.max_wait, priority=rank))
+        """Wait for this call's turn."""
+        limiter = self._for_threads()
+        return self._admitted(limiter.acquire(*self._arguments(key, cost, priority)))
 
     async def turn(self, key: Key | None = None, cost: int = 1, priority: int | None = None) -> Decision:
-        """Wait for one's turn on an event loop."""
-        who = self.key if key is None else key
-        rank = self.priority if priority is None else priority
-        return self.admitted(await self.asynchronous().acquire(who, cost, timeout=self.max_wait, priority=rank))
+        """Wait for this call's turn on an event loop."""
+        limiter = self._for_loops()
+        return self._admitted(await limiter.acquire(*self._arguments(key, cost, priority)))
 
-    def admitted(self, decision: Decision) -> Decision:
+    def _arguments(self, key: Key | None, cost: int, priority: int | None) -> tuple[Key, int, Seconds | None, int]:
+        return (
+            self._key if key is None else key,
+            cost,
+            self._max_wait,
+            self._priority if priority is None else priority,
+        )
+
+    def _admitted(self, decision: Decision) -> Decision:
         if not decision:
-            raise TooLate(decision, self.name)
+            raise TooLate(decision, self._name)
         return decision
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, each when its turn has come."""
+        """Yield each item when its turn comes."""
         for item in items:
             self.wait()
             yield item
 
     async def aeach(self, items: AsyncIterable[T] | Iterable[T]) -> AsyncIterator[T]:
-        """The items on an event loop, each when its turn has come."""
+        """Yield each item when its turn comes, on an event loop."""
         if hasattr(items, "__aiter__"):
             async for item in items:
                 await self.turn()

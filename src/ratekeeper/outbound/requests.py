@@ -1,6 +1,7 @@
-"""An adapter for requests that paces, waits and sends again: ``session.mount("https://", PacedAdapter(limit=...))``.
+"""An adapter for requests that paces requests and retries them: ``session.mount("https://", PacedAdapter(limit=...))``.
 
-All requests of a session may say more: ``adapter.options = {"priority": 5}``; or mount adapters of one ``store``.
+Options for all requests of a session: ``adapter.options = {"priority": 5}``.  Sessions whose adapters have the same
+``store`` share their limits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PacingTimeout(TooLate, requests.exceptions.Timeout):
-    """The turn of a request comes too late: a TooLate that requests code knows as a timeout too."""
+    """The turn of a request comes too late: a TooLate that is also a timeout of requests."""
 
     def __init__(self, decision: Decision, name: str, request: Prepared) -> None:
         TooLate.__init__(self, decision, name)
@@ -39,7 +40,7 @@ class PacingTimeout(TooLate, requests.exceptions.Timeout):
 
 
 class PacedAdapter(BaseAdapter):
-    """Sends through ``inner`` when it is a request's turn, waits as told, and sends again where that is right.
+    """Send each request through ``inner`` when its turn comes, wait as the server asks, and retry where that is safe.
 
     The arguments are those of ``ratekeeper.outbound.httpx.PacedTransport``.
     """
@@ -58,55 +59,54 @@ class PacedAdapter(BaseAdapter):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self.inner = HTTPAdapter() if inner is None else inner
         self.options: dict[str, Any] = {}
-        self.office = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        self._inner = HTTPAdapter() if inner is None else inner
+        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
 
     def send(self, request: Prepared, *args: Any, **kwargs: Any) -> requests.Response:
-        sent = 0
-        body: Any = request.body  # text, bytes, nothing, a file or an iterator
-        is_plain = isinstance(body, (str, bytes, type(None)))
+        times_sent = 0
+        body: Any = request.body
+        is_in_memory = isinstance(body, (str, bytes, type(None)))  # else a file or an iterator
 
         def send() -> Reply:
-            nonlocal sent
-            if sent and not is_plain:
+            nonlocal times_sent
+            if times_sent and not is_in_memory:
                 rewind_body(request)
-            sent += 1
+            times_sent += 1
             try:
-                response = self.inner.send(request, *args, **kwargs)
+                response = self._inner.send(request, *args, **kwargs)
             except requests.exceptions.RequestException as error:
                 was_sent = not isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.ProxyError)
                 raise Lost(error, was_sent and not never_connected(error)) from error
-            return Reply(
-                response, response.status_code, response.headers.items(), getattr(response, "from_cache", False)
-            )
+            is_cached = getattr(response, "from_cache", False)
+            return Reply(response, response.status_code, response.headers.items(), is_cached)
 
         url = urlsplit(request.url or "")
-        position = getattr(request, "_body_position", None)  # where a file stood, if it can be wound back
-        errand = self.office.errand(
+        position = getattr(request, "_body_position", None)  # where a file was read from, if it can seek
+        paced = self._client.paced_request(
             request,
             request.method or "GET",
             url.scheme,
             url.hostname or "",
             url.port,
             url.path,
-            has_key="idempotency-key" in (request.headers or {}),
-            is_replayable=is_plain or isinstance(position, int),
+            has_idempotency_key="idempotency-key" in (request.headers or {}),
+            is_replayable=is_in_memory or isinstance(position, int),
             options=self.options,
         )
-        traffic = self.office.traffic
-        wire: Any = Sender(traffic.store, send, lambda response: response.close())
+        pacer = self._client.pacer
+        sender: Any = Sender(pacer.store, send, lambda response: response.close())
         try:
-            return drive(deliver(traffic, errand), wire, traffic.clock, traffic.lines)
+            return drive(deliver(pacer, paced), sender, pacer.clock, pacer.queue)
         except TooLate as error:
             raise PacingTimeout(error.decision, error.name, request) from None
 
     def close(self) -> None:
-        self.inner.close()
-        self.office.close()
+        self._inner.close()
+        self._client.close()
 
 
 def never_connected(error: Exception) -> bool:
-    """Whether the server certainly got nothing: the cause is told by the library below."""
+    """Whether the server certainly received nothing, by the urllib3 error that is the cause."""
     cause: Any = error.args[0] if error.args else None
     return type(getattr(cause, "reason", cause)).__name__ in ("NewConnectionError", "NameResolutionError")

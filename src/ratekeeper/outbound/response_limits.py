@@ -1,11 +1,11 @@
-"""What a server told its client: response fields -> how long to wait, and what is left of which quota.
+"""The server's limits, read from a response: how long to wait, and how much of each quota is left.
 
-Read are Retry-After, retry-after-ms, RateLimit with RateLimit-Policy in all dialects of the drafts, X-RateLimit-* with
-or without a second hyphen, and the fields of the same shape that OpenAI, Anthropic and Kong send; of gRPC the
-RetryInfo and the pushback.  Instants are compared with the response's own Date, so a client's clock may be wrong.
+Supported fields: Retry-After, retry-after-ms, RateLimit and RateLimit-Policy in all drafts, X-RateLimit-* and
+X-Rate-Limit-*, and the similar fields of OpenAI, Anthropic and Kong; for gRPC the RetryInfo and the pushback.  Instants
+are compared with the response's own Date, so the client's clock may be wrong.
 
-Law: whatever is sent, an answer and never an exception; no wait below 0 or above 400 days; a malformed field is as if
-it had not been sent; so are all fields of a response that came out of a cache.  No clock, no I/O.
+Law: no value raises an exception; a wait is never below 0 or above 400 days; a malformed field is ignored, and so are
+all fields of a cached response.  No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 MOST_QUOTA = 999_999_999_999_999  # the largest whole number of a structured field
 MOST_LINES = 64
+WAITS = frozenset({"retry-after", "retry-after-ms"})
+CONTEXT = frozenset({"date", "age", "x-from-cache"})  # fields that tell how to read the others
 VENDOR = re.compile(r"(?:x-rate-?limit|ratelimit|anthropic-ratelimit)-([a-z0-9-]{1,64})")
-PERIODS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3_600.0, "day": 86_400.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What is left of one limit of the server: ``remaining`` for the next ``reset_after`` seconds."""
+    """One quota of the server: ``remaining`` is left for the next ``reset_after`` seconds."""
 
     name: str
     remaining: int
@@ -42,20 +44,15 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """``retry_after`` in seconds, None if nothing was said; ``never`` if the server said not to try again."""
+    """``retry_after`` is in seconds, None if the server sent none; ``never`` means that it forbids retries."""
 
     retry_after: float | None = None
     quotas: tuple[Quota, ...] = ()
     never: bool = False
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether some quota has nothing left."""
-        return any(quota.remaining == 0 for quota in self.quotas)
-
-    @property
     def wait(self) -> float | None:
-        """Seconds to wait before the next try, as told: Retry-After wins, else the longest empty quota's reset."""
+        """Seconds to wait before the next request: Retry-After, or else the latest reset of an empty quota."""
         if self.retry_after is not None:
             return self.retry_after
         resets = [q.reset_after for q in self.quotas if q.remaining == 0 and q.reset_after is not None]
@@ -71,25 +68,31 @@ NOTHING = ServerLimits()
 
 
 def read(headers: Iterable[tuple[str, str]], present: float) -> ServerLimits:
-    """What these response fields say; ``present`` is the client's Unix time, for a response without a Date."""
+    """The limits in these fields; ``present`` is the client's Unix time, for a response without a Date."""
     fields: dict[str, list[str]] = {}
+    has_limits = False
     for name, value in headers:
-        lines = fields.setdefault(name.lower(), [])
+        name = name.lower()
+        if "ratelimit" in name or "rate-limit" in name or name in WAITS:
+            has_limits = True
+        elif name not in CONTEXT:
+            continue
+        lines = fields.setdefault(name, [])
         if len(lines) < MOST_LINES:
             lines.append(value)
-    if is_cached(fields):
+    if not has_limits or is_cached(fields):  # most responses say nothing
         return NOTHING
-    server = http_date(fields["date"][0].strip(), present) if "date" in fields else None
-    if server is not None:
-        present = server
+    server_time = http_date(fields["date"][0].strip(), present) if "date" in fields else None
+    if server_time is not None:
+        present = server_time
     waits = [retry_after(line, present) for line in fields.get("retry-after", ())]
     waits += [milliseconds(line) for line in fields.get("retry-after-ms", ())]
-    quotas = structured(fields) or dictionary(fields) or plain(fields, present)
+    quotas = from_list(fields) or from_dictionary(fields) or from_separate_fields(fields, present)
     return ServerLimits(max([wait for wait in waits if wait is not None], default=None), tuple(quotas))
 
 
 def is_cached(fields: Mapping[str, list[str]]) -> bool:
-    """Whether the response lay in a cache: it says nothing of the present."""
+    """Whether the response comes from a cache, so that its limits are out of date."""
     age = "".join(fields.get("age", ())).strip()
     return bool(age.isascii() and age.isdecimal() and age.strip("0")) or "1" in fields.get("x-from-cache", ())
 
@@ -99,9 +102,9 @@ def milliseconds(text: str) -> float | None:
     return clamp(float(text) / 1000) if NUMBER.fullmatch(text) else None
 
 
-def structured(fields: Mapping[str, list[str]]) -> list[Quota]:
-    """RateLimit as a list: drafts 08 to 11, and the names that come after them (a, w for r, t)."""
-    found = []
+def from_list(fields: Mapping[str, list[str]]) -> list[Quota]:
+    """RateLimit as a list: drafts 08 to 11, and the parameter names that follow them (a, w for r, t)."""
+    quotas = []
     policies: dict[object, Item] = {}
     for item in parse_list(", ".join(fields.get("ratelimit-policy", ()))) or ():
         policies[item.value, item.parameters.get("pk")] = item
@@ -114,22 +117,22 @@ def structured(fields: Mapping[str, list[str]]) -> list[Quota]:
         if remaining is None:
             continue
         policy = policies.get((item.value, item.parameters.get("pk"))) or policies.get((item.value, None))
-        known: dict[str, object] = policy.parameters if policy is not None else {}
-        window, unit = whole(known.get("w")), known.get("qu", "requests")
-        found.append(
+        parameters: dict[str, object] = policy.parameters if policy is not None else {}
+        window, unit = whole(parameters.get("w")), parameters.get("qu", "requests")
+        quotas.append(
             Quota(
                 str(item.value),
                 remaining,
                 None if reset is None else clamp(reset),
-                whole(known.get("q")),
+                whole(parameters.get("q")),
                 None if window is None else clamp(window),
                 str(unit),
             )
         )
-    return found
+    return quotas
 
 
-def dictionary(fields: Mapping[str, list[str]]) -> list[Quota]:
+def from_dictionary(fields: Mapping[str, list[str]]) -> list[Quota]:
     """RateLimit as a dictionary: draft 07."""
     entries = parse_dictionary(", ".join(fields.get("ratelimit", ()))) or {}
     values = {name: whole(item.value) for name, item in entries.items()}
@@ -139,8 +142,8 @@ def dictionary(fields: Mapping[str, list[str]]) -> list[Quota]:
     return [Quota("", remaining, None if reset is None else clamp(reset), limit, old_window(fields, limit))]
 
 
-def plain(fields: Mapping[str, list[str]], present: float) -> list[Quota]:
-    """A field each for limit, remaining and reset: drafts up to 06 and everybody before them."""
+def from_separate_fields(fields: Mapping[str, list[str]], present: float) -> list[Quota]:
+    """One field each for limit, remaining and reset: drafts up to 06, and the conventions before them."""
     groups: dict[str, dict[str, str]] = {}
     for name, lines in fields.items():
         if match := VENDOR.fullmatch(name):
@@ -150,7 +153,7 @@ def plain(fields: Mapping[str, list[str]], present: float) -> list[Quota]:
                     words.remove(kind)
                     groups.setdefault("-".join(words), {})[kind] = lines[0] if kind != "limit" else ", ".join(lines)
                     break
-    found = []
+    quotas = []
     for name, group in groups.items():
         remaining = digits(group.get("remaining", ""))
         if remaining is None:
@@ -158,13 +161,11 @@ def plain(fields: Mapping[str, list[str]], present: float) -> list[Quota]:
         reset = wait_until(group["reset"], present) if "reset" in group else None
         limit = digits(group.get("limit", "").partition(",")[0].partition(";")[0])
         window = PERIODS.get(name.rpartition("-")[2])
-        unit = "tokens" if "token" in name else "requests"
         if window is None:
-            window_found = old_window(fields, limit, group.get("limit", "").partition(",")[2])
-        else:
-            window_found = float(window)
-        found.append(Quota(name, remaining, reset, limit, window_found, unit))
-    return found
+            window = old_window(fields, limit, group.get("limit", "").partition(",")[2])
+        unit = "tokens" if "token" in name else "requests"
+        quotas.append(Quota(name, remaining, reset, limit, window, unit))
+    return quotas
 
 
 def old_window(fields: Mapping[str, list[str]], limit: int | None, text: str = "") -> float | None:
@@ -177,7 +178,7 @@ def old_window(fields: Mapping[str, list[str]], limit: int | None, text: str = "
 
 
 def whole(value: object) -> int | None:
-    """A whole number of at least 0; a structured field has other types that look like one."""
+    """``value`` if it is a whole number of at least 0; booleans and decimals are not."""
     return min(value, MOST_QUOTA) if value.__class__ is int and value >= 0 else None
 
 
@@ -189,25 +190,25 @@ def digits(text: str) -> int | None:
 
 
 def read_grpc(metadata: Iterable[tuple[str, str | bytes]], present: float = 0.0) -> ServerLimits:
-    """What the trailing metadata of a gRPC call say: the pushback first, else google.rpc.RetryInfo, else the fields."""
+    """The limits in the trailing metadata of a gRPC call: the pushback, else google.rpc.RetryInfo, else the fields."""
     wait: float | None = None
     texts: list[tuple[str, str]] = []
     for name, value in metadata:
         if name == "grpc-retry-pushback-ms":
             text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
             if not (text.isascii() and text.isdecimal()):
-                return ServerLimits(never=True)  # negative, or no number: do not retry
+                return ServerLimits(never=True)  # gRPC: a negative or malformed value forbids retries
             return ServerLimits(clamp(float(text[:18]) / 1000))
         if name == "grpc-status-details-bin" and isinstance(value, bytes):
             wait = retry_info(value)
         elif isinstance(value, str):
             texts.append((name, value))
-    fields = read(texts, present)
-    return ServerLimits(fields.retry_after if wait is None else wait, fields.quotas)
+    limits = read(texts, present)
+    return limits if wait is None else ServerLimits(wait, limits.quotas)
 
 
 def retry_info(status: bytes) -> float | None:
-    """Seconds of the RetryInfo within a serialized google.rpc.Status; None if there is none."""
+    """Seconds of the RetryInfo in a serialized google.rpc.Status; None if it has none."""
     try:
         for number, detail in messages(status):
             if number != 3:
@@ -225,10 +226,10 @@ def retry_info(status: bytes) -> float | None:
 
 
 def messages(data: bytes) -> Iterable[tuple[int, bytes]]:
-    """The fields of a protocol-buffer message that have a length."""
+    """The length-delimited fields of a protocol-buffer message."""
     return [(number, value) for number, value in read_fields(data) if isinstance(value, bytes)]
 
 
 def numbers(data: bytes) -> Iterable[tuple[int, int]]:
-    """The fields of a protocol-buffer message that are whole numbers; negative ones count as 0."""
+    """The integer fields of a protocol-buffer message; negative ones count as 0."""
     return [(number, value if value < 2**63 else 0) for number, value in read_fields(data) if isinstance(value, int)]

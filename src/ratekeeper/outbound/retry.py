@@ -1,10 +1,10 @@
-"""Whether to send again, and after how long.
+"""Whether to send a request again, and after how long.
 
-Full jitter: a wait is drawn evenly between nothing and a window that doubles with each try; where the server told how
-long to wait, that comes first and the drawn part after it.  So nobody is ever earlier than told, and those who were
-refused together do not come back together.
+Full jitter: a pause is drawn evenly from a window that doubles with each retry.  If the server said how long to wait,
+the random part comes after that wait.  So no client comes back early, and clients that were refused together do not
+come back together.
 
-Law: never a wait below what was told, never one above it by more than the window.  No clock, no I/O.
+Law: a pause is never shorter than the server's wait, and never longer than that plus the window.  No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 REFUSED = 429
 FORBIDDEN = 403
 UNAVAILABLE = 503
-TROUBLE = frozenset({502, UNAVAILABLE, 504})  # perhaps done, perhaps not
+UNCERTAIN = frozenset({502, UNAVAILABLE, 504})  # the server may have carried out the request
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """``max_retries`` after the first try; the window of the first wait is ``first`` seconds, of none above ``cap``."""
+    """Retry up to ``max_retries`` times; the jitter's first window is ``first`` seconds, its longest ``cap``."""
 
     max_retries: int = 3
     first: float = 0.5
@@ -44,28 +44,23 @@ class Retry:
                 raise InvalidInput(f"{name}: expected seconds from 0 to 86,400, got {shown(value)}.")
 
     def window(self, tries: int) -> float:
-        """Seconds within which the wait after so many tries is drawn."""
+        """Seconds from which the pause after ``tries`` retries is drawn."""
         return min(self.cap, self.first * 2.0 ** min(tries, 60))
 
     def pause(self, tries: int, told: int | None, chance: Random) -> int:
-        """Microseconds to wait before the next try; ``told`` are those that the server asked for."""
+        """Microseconds to wait before the next retry; ``told`` are the microseconds that the server asked for."""
         return (told or 0) + int(chance.random() * self.window(tries) * SECOND)
 
 
-def is_refusal(status: int, told: ServerLimits) -> bool:
-    """Whether a server said "not now": 429, or 403 or 503 with a wait (GitHub refuses with either)."""
-    return status == REFUSED or (status in (FORBIDDEN, UNAVAILABLE) and told.wait is not None)
+def is_refusal(status: int, limits: ServerLimits) -> bool:
+    """Whether the server refused because of a limit: 429, or 403 or 503 with a wait (GitHub sends 403)."""
+    return status == REFUSED or (status in (FORBIDDEN, UNAVAILABLE) and limits.wait is not None)
 
 
-def may_resend(status: int, told: ServerLimits, is_idempotent: bool) -> bool:
-    """Whether the request may be sent again: what was refused was not done, what failed may have been."""
-    if told.never:
+def may_resend(status: int, limits: ServerLimits, is_idempotent: bool) -> bool:
+    """Whether the request may be sent again: a refused one was not carried out, a failed one may have been."""
+    if limits.never:
         return False
-    if status in TROUBLE:
+    if status in UNCERTAIN:
         return is_idempotent
-    return is_refusal(status, told)
-
-
-def is_idempotent(method: str, has_key: bool) -> bool:
-    """Whether doing it twice is doing it once: by its method, or because it carries an Idempotency-Key."""
-    return has_key or method.upper() in IDEMPOTENT
+    return is_refusal(status, limits)

@@ -1,8 +1,8 @@
-"""The server's own limits, learned from its fields: slow down before being refused.
+"""The server's own quotas, learned from its responses: slow down before the server refuses.
 
-While more than half of a quota is left, nobody waits.  Below that the rest is spread over the time it must last, more
-and more strictly: the gap between two requests grows from nothing to ``reset / remaining``, where the quota lasts
-exactly.  What was sent since the server last spoke is counted, so many callers at once do not all spend the same rest.
+While more than half of a quota is left, no request waits.  Below that, the rest is spread over the time until the
+quota's reset: the gap between two requests grows from 0 to ``reset / remaining``, at which the quota lasts exactly.
+Requests sent since the last response count as used, so that many callers do not all spend the same rest.
 
 Law: a gap is never longer than the time until the quota's reset.  No I/O.
 """
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from ratekeeper.outbound.response_limits import Quota
 
-EASY = 0.5  # the share of a quota above which nobody waits
-FEW = 10  # of a quota whose size was not told, so many are few
+EASY = 0.5  # the share of a quota above which no request waits
+FEW = 10  # requests that count as half of a quota whose size the server does not send
 MOST_KEYS = 10_000
 
 
-class KnownQuota:
-    """What is known of one quota: ``remaining`` until ``reset_at``; ``free_at`` is when the next may go."""
+class LearnedQuota:
+    """One quota: ``remaining`` requests until ``reset_at``; the next request may leave at ``free_at``."""
 
     __slots__ = ("free_at", "limit", "remaining", "reset_at")
 
@@ -36,7 +36,7 @@ class KnownQuota:
         self.reset_at = now + int((quota.reset_after or 0.0) * SECOND)
 
     def gap(self, now: int) -> int:
-        """Microseconds between two requests, as things stand."""
+        """Microseconds between two requests at present."""
         left = self.reset_at - now
         if left <= 0:
             return 0
@@ -47,29 +47,29 @@ class KnownQuota:
 
 
 class ServerQuotas:
-    """The quotas of every key, as its server last told them."""
+    """The quotas of every key, as its server last sent them."""
 
     def __init__(self) -> None:
-        self.keys: dict[str | bytes, dict[str, KnownQuota]] = {}
+        self.by_key: dict[str | bytes, dict[str, LearnedQuota]] = {}
 
     def observe(self, key: str | bytes, quotas: Iterable[Quota], now: int) -> None:
-        """Remember what the server said at ``now``; units other than requests are not spread."""
+        """Remember the quotas of a response that came at ``now``; only those that count requests are spread."""
         for quota in quotas:
             if quota.unit != "requests" or quota.reset_after is None:
                 continue
-            if key not in self.keys and len(self.keys) >= MOST_KEYS:
-                del self.keys[next(iter(self.keys))]
-            self.keys.setdefault(key, {}).setdefault(quota.name, KnownQuota()).update(quota, now)
+            if key not in self.by_key and len(self.by_key) >= MOST_KEYS:
+                del self.by_key[next(iter(self.by_key))]
+            self.by_key.setdefault(key, {}).setdefault(quota.name, LearnedQuota()).update(quota, now)
 
     def wait(self, key: str | bytes, now: int) -> int:
-        """Take the next place; microseconds until it comes."""
+        """Count one request; microseconds until it may leave."""
         longest = 0
-        for known in list(self.keys.get(key, {}).values()):
-            gap = known.gap(now)
-            known.remaining -= 1
+        for quota in list(self.by_key.get(key, {}).values()):
+            gap = quota.gap(now)
+            quota.remaining -= 1
             if not gap:
                 continue
-            turn = min(max(now, known.free_at), max(now, known.reset_at))
-            known.free_at = turn + gap
-            longest = max(longest, turn - now if known.remaining >= 0 else known.reset_at - now)
+            leaves_at = min(max(now, quota.free_at), max(now, quota.reset_at))
+            quota.free_at = leaves_at + gap
+            longest = max(longest, leaves_at - now if quota.remaining >= 0 else quota.reset_at - now)
         return longest

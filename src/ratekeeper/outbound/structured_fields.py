@@ -1,6 +1,6 @@
-"""Structured fields (RFC 9651), as far as rate-limit fields need them: text -> items with parameters.
+"""A parser of structured fields (RFC 9651) for the types that rate-limit fields use: items with parameters.
 
-Law: whatever the text, an answer or None, never an exception; one mistake voids the whole field, as the RFC wants.
+Law: any text gives a result or None, never an exception; one mistake makes the whole field invalid, as the RFC says.
 No clock, no I/O.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-MOST_LETTERS = 8_192
+MOST_CHARACTERS = 8_192
 NUMBER = re.compile(r"-?\d{1,15}(?![\d.])|-?\d{1,12}\.\d{1,3}(?!\d)", re.A)
 STRING = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 TOKEN = re.compile(r"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*")
@@ -19,34 +19,34 @@ COMMA = re.compile(r"[ \t]*,[ \t]*")
 
 
 class Token(str):
-    """A bare word, as opposed to a quoted string."""
+    """An unquoted word."""
 
     __slots__ = ()
 
 
 class Item(NamedTuple):
-    """A bare value and its parameters; of doubled parameters the last counts."""
+    """A value and its parameters; of two parameters with one name, the last counts."""
 
     value: object
     parameters: dict[str, object]
 
 
 class Malformed(ValueError):
-    """The field is void."""
+    """The field is invalid."""
 
 
 def parse_list(text: str) -> list[Item] | None:
-    """``"a";r=1, "b";r=2`` -> its items; None if it is no list of plain items."""
-    return read(text, members)
+    """The items of ``"a";r=1, "b";r=2``; None if the text is not a list, or has inner lists."""
+    return parse_field(text, list_items)
 
 
 def parse_dictionary(text: str) -> dict[str, Item] | None:
-    """``limit=10, reset=7`` -> its items by name; None if it is no dictionary of plain items."""
-    return read(text, entries)
+    """The items of ``limit=10, reset=7`` by name; None if the text is not a dictionary, or has inner lists."""
+    return parse_field(text, dictionary_items)
 
 
-def read(text: str, parse):  # type: ignore[no-untyped-def]
-    if len(text) > MOST_LETTERS:
+def parse_field(text: str, parse):  # type: ignore[no-untyped-def]
+    if len(text) > MOST_CHARACTERS:
         return None
     try:
         return parse(text.strip(" "))
@@ -54,33 +54,33 @@ def read(text: str, parse):  # type: ignore[no-untyped-def]
         return None
 
 
-def members(text: str) -> list[Item]:
-    found: list[Item] = []
+def list_items(text: str) -> list[Item]:
+    items: list[Item] = []
     at = 0
     while text:
         item, at = take_item(text, at)
-        found.append(item)
+        items.append(item)
         if at == len(text):
             break
         at = expect(COMMA, text, at).end()
-    return found
+    return items
 
 
-def entries(text: str) -> dict[str, Item]:
-    found: dict[str, Item] = {}
+def dictionary_items(text: str) -> dict[str, Item]:
+    items: dict[str, Item] = {}
     at = 0
     while text:
         name = expect(KEY, text, at)
         at = name.end()
         if text.startswith("=", at):
-            found[name[0]], at = take_item(text, at + 1)
+            items[name[0]], at = take_item(text, at + 1)
         else:
             parameters, at = take_parameters(text, at)
-            found[name[0]] = Item(True, parameters)
+            items[name[0]] = Item(True, parameters)
         if at == len(text):
             break
         at = expect(COMMA, text, at).end()
-    return found
+    return items
 
 
 def expect(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
@@ -97,7 +97,7 @@ def take_item(text: str, at: int) -> tuple[Item, int]:
 
 
 def take_parameters(text: str, at: int) -> tuple[dict[str, object], int]:
-    found: dict[str, object] = {}
+    parameters: dict[str, object] = {}
     while text.startswith(";", at):
         at += 1
         while text.startswith(" ", at):
@@ -107,8 +107,8 @@ def take_parameters(text: str, at: int) -> tuple[dict[str, object], int]:
         value: object = True
         if text.startswith("=", at):
             value, at = take_value(text, at + 1)
-        found[name[0]] = value
-    return found, at
+        parameters[name[0]] = value
+    return parameters, at
 
 
 def take_value(text: str, at: int) -> tuple[object, int]:

@@ -1,4 +1,4 @@
-"""``throttle_bytes``: a stream at so many bytes a second.
+"""``throttle_bytes``: limit the bytes per second of a stream.
 
 >>> from ratekeeper.outbound import throttle_bytes
 >>> from ratekeeper.testing import FakeClock
@@ -6,7 +6,7 @@
 >>> sum(len(piece) for piece in throttle_bytes([bytes(2_500_000)], "1 MB/s", clock=clock)), clock.now
 (2500000, 2.4)
 
-What passes at once is a tenth of a second's worth, the first of it without a wait; larger chunks are cut.
+Chunks are cut to at most a tenth of a second's bytes; the first such piece passes without a wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SIZES = {"b": 1, "byte": 1, "bytes": 1}
 SIZES |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
 SIZES |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
-PIECES = 10  # in a second
+PIECES_PER_SECOND = 10
 
 
 @overload
@@ -61,40 +61,40 @@ def throttle_bytes(
     name: str | None = None,
     clock: Clock | None = None,
 ) -> Any:
-    """Hand ``chunks`` on at ``rate``, such as ``"1 MB/s"``: an iterator, or an async one of an async one.
+    """Yield ``chunks`` at ``rate``, such as ``"1 MB/s"``; async chunks give an async iterator.
 
-    Streams that are given the same ``store``, ``name`` and ``key`` share the rate, also across processes.
+    Streams with the same ``store``, ``name`` and ``key`` share the rate, also across processes.
     """
     limit = rate if isinstance(rate, Limit) else parse_byte_rate(rate)
     expect_rate("rate", limit)
-    title = name or f"bytes {limit}"
+    name = name or f"bytes {limit}"
     if hasattr(chunks, "__aiter__"):
-        return astream(chunks, AsyncLimiter(limit, store=store, name=title, clock=clock), key, limit.burst)
-    return stream(chunks, Limiter(limit, store=store, name=title, clock=clock), key, limit.burst)
+        return athrottled(chunks, AsyncLimiter(limit, store=store, name=name, clock=clock), key, limit.burst)
+    return throttled(chunks, Limiter(limit, store=store, name=name, clock=clock), key, limit.burst)
 
 
-def stream(chunks: Iterable[bytes], limiter: Limiter, key: Key, most: int) -> Iterator[bytes]:
+def throttled(chunks: Iterable[bytes], limiter: Limiter, key: Key, size: int) -> Iterator[bytes]:
     for chunk in chunks:
-        for piece in cut(chunk, most):
+        for piece in cut(chunk, size):
             limiter.acquire(key, len(piece))
             yield piece
 
 
-async def astream(chunks: AsyncIterable[bytes], limiter: AsyncLimiter, key: Key, most: int) -> AsyncIterator[bytes]:
+async def athrottled(chunks: AsyncIterable[bytes], limiter: AsyncLimiter, key: Key, size: int) -> AsyncIterator[bytes]:
     async for chunk in chunks:
-        for piece in cut(chunk, most):
+        for piece in cut(chunk, size):
             await limiter.acquire(key, len(piece))
             yield piece
 
 
-def cut(chunk: bytes, most: int) -> Iterator[bytes]:
-    if len(chunk) <= most:
+def cut(chunk: bytes, size: int) -> Iterator[bytes]:
+    if len(chunk) <= size:
         return iter([chunk] if chunk else [])
-    return (chunk[at : at + most] for at in range(0, len(chunk), most))
+    return (chunk[start : start + size] for start in range(0, len(chunk), size))
 
 
 def parse_byte_rate(text: str) -> Limit:
-    """``"1 MB/s"``, ``"512 KiB per second"``, ``"1.5 GB/hour"`` -> a limit on bytes."""
+    """Parse ``"1 MB/s"``, ``"512 KiB per second"`` or ``"1.5 GB/hour"`` as a limit on bytes."""
     place = f"rate {shown(text)}"
     if not isinstance(text, str):
         raise InvalidLimit(f"{place}: expected bytes and a time, such as '1 MB/s', got {shown(text)}.")
@@ -105,11 +105,11 @@ def parse_byte_rate(text: str) -> Limit:
     if not slash or not (whole + fraction).isdecimal() or not (whole + fraction).isascii() or len(digits) > 20:
         raise InvalidLimit(f"{place}: expected bytes and a time, such as '1 MB/s', got {shown(text)}.")
     if unit not in SIZES:
-        near = did_you_mean(unit, SIZES)
-        raise InvalidLimit(f"{place}: expected B, kB, MB, GB, KiB, MiB or GiB, got {shown(unit)}.{near}")
+        advice = did_you_mean(unit, SIZES)
+        raise InvalidLimit(f"{place}: expected B, kB, MB, GB, KiB, MiB or GiB, got {shown(unit)}.{advice}")
     micros, rest = take_period(period.lower().split(), place)
     if rest:
         raise InvalidLimit(f"{place}: expected nothing after the time, got {shown(' '.join(rest))}.")
     count = int(whole + fraction) * SIZES[unit] // 10 ** len(fraction)
-    burst = min(MOST, max(1, count * 1_000_000 // micros // PIECES))
+    burst = min(MOST, max(1, count * 1_000_000 // micros // PIECES_PER_SECOND))
     return Limit(count, micros / 1_000_000, burst=burst)
