@@ -38,7 +38,7 @@ def serve(words: list[str]) -> None:
     import grpc
 
     from ratekeeper.service.envoy import server as envoy
-    from ratekeeper.service.http.response import TEXT, answer
+    from ratekeeper.service.http.response import TEXT, response
     from ratekeeper.service.options import Options
     from ratekeeper.service.worker import Worker, run
 
@@ -67,7 +67,7 @@ def serve(words: list[str]) -> None:
     envoy.add_to_server = with_empty
 
     def opened(worker: Worker) -> None:
-        worker.site.paths["/hello"] = lambda call: answer(200, b"hello\n", TEXT)
+        worker.routes.paths["/hello"] = lambda call: response(200, b"hello\n", TEXT)
         ports = [worker.addresses[name][1] for name in ("http", "resp", "grpc")]
         print(*ports, flush=True)
 

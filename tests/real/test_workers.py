@@ -63,7 +63,7 @@ def test_workers_admit_exactly_the_limit_together_and_survive_a_death(tmp_path, 
         again = fired(service.port, key, "40/day", threads=4, each=20)
         assert set(again) == {429}
         assert service.close() == 0
-        assert "it is replaced" in service.text()
+        assert "and is replaced" in service.text()
         assert not Path(f"/dev/shm/ratekeeper.ratekeeper-{service.process.pid}").exists()
 
 
@@ -90,7 +90,7 @@ def test_workers_end_with_their_master_however_it_ends(tmp_path):
         while any(Path(f"/proc/{worker}").exists() for worker in workers):
             assert time.monotonic() < until, service.text()
             time.sleep(0.02)
-        assert "is gone; it ends too" in service.text()
+        assert "has ended, so the worker ends too" in service.text()
 
 
 def is_open(port):
@@ -123,7 +123,7 @@ def test_workers_that_cannot_open_end_the_service_and_say_why(tmp_path):
         [sys.executable, "-m", "ratekeeper", "serve", *words], capture_output=True, text=True, timeout=30, check=False
     )
     assert found.returncode == 1
-    assert "cannot open its doors: ratelimit.yaml: expected YAML" in found.stderr
+    assert "cannot open its listeners: ratelimit.yaml: expected YAML" in found.stderr
     assert "Traceback" not in found.stderr
 
 

@@ -14,7 +14,7 @@ ANY = "127.0.0.1:0"
 
 
 class Running:
-    """``call`` asks the HTTP door; the worker itself is at hand for what has no door."""
+    """``call`` sends an HTTP request; ``worker`` is the worker itself."""
 
     def __init__(self, worker, loop):
         self.worker = worker
@@ -23,17 +23,17 @@ class Running:
 
     def call(self, method, path, body=None, headers=None):
         """Status, headers by lower-case name, body (parsed where it is JSON)."""
-        wire = http.client.HTTPConnection(*self.addresses["http"], timeout=60)
+        connection = http.client.HTTPConnection(*self.addresses["http"], timeout=60)
         try:
             text = json.dumps(body) if isinstance(body, (dict, list)) else body
-            wire.request(method, path, text, headers or {})
-            answer = wire.getresponse()
+            connection.request(method, path, text, headers or {})
+            answer = connection.getresponse()
             found = answer.read()
             fields = {name.lower(): value for name, value in answer.getheaders()}
             is_json = "json" in fields.get("content-type", "") and found
             return answer.status, fields, json.loads(found) if is_json else found
         finally:
-            wire.close()
+            connection.close()
 
     def post(self, path, body, **headers):
         return self.call("POST", path, body, headers)

@@ -1,4 +1,4 @@
-"""The Redis door: redis-py talks to it as to a server with redis-cell, and no bytes bring it down."""
+"""The Redis listener: redis-py talks to it as to a server with redis-cell, and no bytes bring it down."""
 
 import asyncio
 import shutil
@@ -33,11 +33,11 @@ def client(service, request):
 
 
 def talk(service, sent):
-    with socket.create_connection(service.addresses["resp"], 60) as wire:
-        wire.sendall(sent)
-        wire.shutdown(socket.SHUT_WR)
+    with socket.create_connection(service.addresses["resp"], 60) as sock:
+        sock.sendall(sent)
+        sock.shutdown(socket.SHUT_WR)
         found = b""
-        while part := wire.recv(65536):
+        while part := sock.recv(65536):
             found += part
         return found
 
@@ -68,12 +68,12 @@ def test_throttle_answers_as_redis_cell_does_at_every_instant():
     async def run():
         clock = FakeClock()
         options = Options()
-        door = RespListener(Decider(Policy.parse({"rules": []}, clock=clock), options), options.bounds)
+        listener = RespListener(Decider(Policy.parse({"rules": []}, clock=clock), options), options.bounds)
         at = 0
         for instant, quantity, expected in cases:
             clock.advance((instant - at) / 1000)
             at = instant
-            answer = door.throttle([b"CL.THROTTLE", b"foo", b"4", b"1", b"1", b"%d" % quantity])
+            answer = listener.throttle([b"CL.THROTTLE", b"foo", b"4", b"1", b"1", b"%d" % quantity])
             assert [int(word) for word in answer.split(b":")[1:]] == expected, instant
 
     asyncio.run(run())
@@ -89,13 +89,13 @@ def test_a_dead_store_is_stood_in_for():
         with redis.Redis(port=service.addresses["resp"][1], socket_timeout=60) as client:
             answers = [client.execute_command("CL.THROTTLE", "k", 7, 8, 86400) for _ in range(6)]
         assert [answer[:3] for answer in answers] == [[0, 4, 3], [0, 4, 2], [0, 4, 1], [0, 4, 0], [1, 4, 0], [1, 4, 0]]
-        assert service.worker.keeper.tally.store_errors == 6
+        assert service.worker.decider.counters.store_errors == 6
 
 
 def test_a_whole_pipeline_is_answered_while_the_store_is_dead():
     """Keys of text, of any bytes and too long ones, and mistakes between them, each in its place."""
     with running(resp=ANY, store="redis://127.0.0.1:1/0") as service:
-        keeper = service.worker.keeper
+        decider = service.worker.decider
         with redis.Redis(port=service.addresses["resp"][1], socket_timeout=60) as client:
             client.execute_command("CL.THROTTLE", "first", 7, 8, 86400)  # from now on the store is known to be away
             pipe = client.pipeline(transaction=False)
@@ -112,10 +112,10 @@ def test_a_whole_pipeline_is_answered_while_the_store_is_dead():
             assert all("names the caller" in str(row[3]) and row[4] is True for row in rows)
             for key in keys:  # the long way knows the same counter
                 assert client.execute_command("CL.THROTTLE", key, 7, 8, 86400, 0)[2] == 0
-            assert keeper.tally.store_errors == 1 + 18 + 3
-        service.loop.call_soon_threadsafe(service.worker.doors[1].sweep)
+            assert decider.counters.store_errors == 1 + 18 + 3
+        service.loop.call_soon_threadsafe(service.worker.listeners[1].sweep)
         service.run(asyncio.sleep(0))
-        assert keeper.tally.by_rule()["CL.THROTTLE"] == {"allowed": 13, "refused": 6}
+        assert decider.counters.by_rule()["CL.THROTTLE"] == {"allowed": 13, "refused": 6}
 
 
 def test_quantity_0_only_looks_and_more_than_the_burst_never_passes(client):
@@ -141,8 +141,8 @@ def test_our_own_command_is_exact(client):
     assert client.execute_command("RK.CHECK", key, "3/hour", "COST", 9)[3] == -1
 
 
-def test_text_is_the_same_key_at_every_door(service, client):
-    key = f"door{client.connection_pool.connection_kwargs['protocol']}"
+def test_text_is_the_same_key_at_every_listener(service, client):
+    key = f"listener{client.connection_pool.connection_kwargs['protocol']}"
     service.post("/v1/check", {"key": key, "limit": "5/hour", "cost": 4})
     assert client.execute_command("RK.CHECK", key, "5/hour")[2] == 0
 
@@ -157,11 +157,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), WRONG)
-def test_a_mistake_is_told(client, words, told):
+@pytest.mark.parametrize(("words", "message"), WRONG)
+def test_a_mistake_is_an_error(client, words, message):
     with pytest.raises(redis.ResponseError) as error:
         client.execute_command(*words)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 def test_a_password_is_asked_for():
@@ -210,11 +210,11 @@ def test_harm_is_refused(service, sent):
 
 
 def test_a_long_list_is_refused_in_two_parts_as_well(service):
-    with socket.create_connection(service.addresses["resp"], 60) as wire:
-        wire.sendall(b"*1")
+    with socket.create_connection(service.addresses["resp"], 60) as sock:
+        sock.sendall(b"*1")
         assert service.call("GET", "/healthz")[0] == 200  # by now the first part has been read
-        wire.sendall(b"00000000\r\n")
-        assert wire.recv(100).startswith(b"-ERR Protocol error: expected a command of fewer words")
+        sock.sendall(b"00000000\r\n")
+        assert sock.recv(100).startswith(b"-ERR Protocol error: expected a command of fewer words")
 
 
 def test_a_command_without_end_is_refused():
@@ -231,7 +231,7 @@ def test_a_command_without_end_is_refused():
         ).map(lambda words: b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(w), w) for w in words])),
     )
 )  # fmt: skip
-def test_no_bytes_bring_the_door_down(service, sent):
+def test_no_bytes_bring_the_listener_down(service, sent):
     talk(service, sent)
     assert talk(service, b"*1\r\n$4\r\nPING\r\n") == b"+PONG\r\n"
 

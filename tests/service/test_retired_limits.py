@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from ratekeeper.native import core
-from ratekeeper.service import retired_limits as shelves
+from ratekeeper.service import retired_limits
 from ratekeeper.stores.shared import SharedStore, remove
 from tests.service.running import ANY, running
 
@@ -31,18 +31,18 @@ def reload(service, limit):
     service.worker.options.rules.write_text(RULES.format(limit))
 
     async def now():
-        service.worker.keeper.reload()
+        service.worker.decider.reload()
 
     service.run(now())
 
 
 def tidy(service, monkeypatch, seconds):
     """What the worker does every moment, so many seconds later."""
-    began = shelves.monotonic
-    monkeypatch.setattr(shelves, "monotonic", lambda: began() + seconds)
+    began = retired_limits.monotonic
+    monkeypatch.setattr(retired_limits, "monotonic", lambda: began() + seconds)
 
     async def now():
-        service.worker.keeper.tick()
+        service.worker.decider.tick()
 
     service.run(now())
     monkeypatch.undo()
@@ -68,7 +68,7 @@ def test_reloads_leave_no_tables(tmp_path, folder, monkeypatch):
         tidy(service, monkeypatch, 87_000)
         assert tables(folder) == 1
         assert ask(service) == 601  # the one in force is untouched
-        assert service.worker.keeper.shelves.left == {}
+        assert service.worker.decider.retired.kept == {}
 
 
 def test_a_limit_that_comes_back_in_time_goes_on(tmp_path, folder, monkeypatch):
@@ -95,7 +95,7 @@ def test_of_many_the_oldest_go_at_once(tmp_path, folder, monkeypatch):
     with serving(tmp_path, folder) as service:
         for limit in range(601, 605):
             reload(service, limit)
-        monkeypatch.setattr(shelves, "MOST_LEFT", 2)
+        monkeypatch.setattr(retired_limits, "MOST_RETIRED", 2)
         tidy(service, monkeypatch, 0)
         assert tables(folder) == 3
         reload(service, 600)
@@ -105,7 +105,7 @@ def test_of_many_the_oldest_go_at_once(tmp_path, folder, monkeypatch):
 def test_another_worker_keeps_what_it_uses(tmp_path, folder, monkeypatch):
     other = SharedStore(str(folder))
     with serving(tmp_path, folder) as service:
-        limit = service.worker.keeper.policy.rules[0].limits[""]
+        limit = service.worker.decider.policy.rules[0].limits[""]
         table = other.table_for("per-ip", limit)
         assert ask(service) == 599
         reload(service, 601)
@@ -116,7 +116,7 @@ def test_another_worker_keeps_what_it_uses(tmp_path, folder, monkeypatch):
         assert other.release("per-ip", limit)  # it has reloaded too: the last one removes it
         assert tables(folder) == 1
         tidy(service, monkeypatch, 87_000)
-        assert service.worker.keeper.shelves.left == {}
+        assert service.worker.decider.retired.kept == {}
     other.close()
 
 
@@ -126,15 +126,15 @@ def test_limits_of_envoy_are_let_go_of_too(tmp_path, folder, monkeypatch):
     config = tmp_path / "limits.yaml"
     config.write_text(text.format(7))
     with running(envoy_config=config, grpc=ANY, store=f"shm://{folder}") as service:
-        keeper = service.worker.keeper
+        decider = service.worker.decider
         for count in (8, 9):
-            ((path, limit),) = keeper.shelves.users[1]()
+            ((path, limit),) = decider.retired.users[1]()
             assert limit.count == count - 1
-            keeper.policy.store.table_for(path, limit)
+            decider.policy.store.table_for(path, limit)
             config.write_text(text.format(count))
 
             async def now():
-                keeper.reload()
+                decider.reload()
 
             service.run(now())
         tidy(service, monkeypatch, 200)

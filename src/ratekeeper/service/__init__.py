@@ -1,5 +1,5 @@
 """``ratekeeper serve``: one decision server for HTTP, proxies, Envoy and Redis clients.
 
-A door speaks one protocol (``http``, ``resp``, ``envoy``); behind all of them stands one ``Keeper`` with one policy,
-one store and one tally.  Doors decide nothing.
+A listener speaks one protocol: ``http`` HTTP/1.1, ``resp`` the Redis protocol, ``envoy`` gRPC.  All listeners of a
+worker share one ``Decider`` with one policy, one store and one set of counters.  Listeners decide nothing.
 """

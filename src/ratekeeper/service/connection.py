@@ -1,8 +1,8 @@
-"""What the HTTP and the Redis door share: connections that answer in order and bound what a client can make us keep.
+"""What the HTTP and the Redis listener share: connections that answer in order, and bounds on what a client can use up.
 
-An answer that is ready at once is written with the others of its turn; one that waits for a store holds back those
-behind it.  A client that does not read its answers, or sends faster than it reads, is not read from; one that stays so
-is cut off.
+Responses that are ready are written together.  A response that waits for the store delays the responses behind it on
+the same connection, never those of other connections.  The listener stops reading from a client that does not read its
+responses or that pipelines too many requests, and closes the connection if that goes on for too long.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ if TYPE_CHECKING:
     from ratekeeper.service.options import Bounds
 
 log = logging.getLogger("ratekeeper")
-LINGER = 2.0  # seconds for a refused client to notice
+LINGER = 2.0  # seconds that a rejected client has to read why
 
 
 class Listener:
     """All connections to one address."""
 
     name = ""
-    guest: Callable[[Any], ClientConnection]
+    connection_class: Callable[[Any], ClientConnection]
 
     def __init__(self, bounds: Bounds, turned_away: dict[str, int] | None = None) -> None:
         self.bounds = bounds
-        self.turned_away = {} if turned_away is None else turned_away  # by door, whom we had no room for
+        self.turned_away = {} if turned_away is None else turned_away  # rejected for lack of room, by listener
         self.turned_away.setdefault(self.name, 0)
         self.loop = asyncio.get_running_loop()
         self.connections: set[ClientConnection] = set()
-        self.waiting = 0  # answers that are being worked out
+        self.waiting = 0  # responses that wait for the store
         self.is_draining = False
         self.servers: list[asyncio.AbstractServer] = []
         self.timer: asyncio.TimerHandle | None = None
 
-    async def open(self, sock: Any, tls: Any = None) -> None:
-        """Begin to answer on a bound socket."""
-        made = await self.loop.create_server(lambda: type(self).guest(self), sock=sock, backlog=4096, ssl=tls)
-        self.servers.append(made)
+    async def open(self, sock: Any) -> None:
+        """Accept connections on a bound socket."""
+        server = await self.loop.create_server(lambda: type(self).connection_class(self), sock=sock, backlog=4096)
+        self.servers.append(server)
         if self.timer is None:
             self.sweep()
 
     def sweep(self) -> None:
-        """Once a second: cut off who is too slow."""
+        """Once a second: close the connections of clients that are too slow."""
         now = self.loop.time()
-        for guest in list(self.connections):
-            guest.look(now)
+        for connection in list(self.connections):
+            connection.enforce_timeouts(now)
         self.timer = self.loop.call_later(1.0, self.sweep)
 
     async def close(self, patience: float) -> None:
-        """Take no more connections, finish what is under way, and let everybody go."""
+        """Accept no more connections, answer the requests under way, then close all connections."""
         self.is_draining = True
         for server in self.servers:
             server.close()
-        for guest in list(self.connections):
-            guest.finish()
+        for connection in list(self.connections):
+            connection.drain()
         until = self.loop.time() + patience
-        while self.connections and self.loop.time() < until:  # noqa: ASYNC110 - ends are nobody's event
+        while self.connections and self.loop.time() < until:  # noqa: ASYNC110 - no event tells that a connection ended
             await asyncio.sleep(0.01)
-        for guest in list(self.connections):
-            guest.transport.abort()
+        for connection in list(self.connections):
+            connection.transport.abort()
         if self.timer is not None:
             self.timer.cancel()
 
@@ -71,156 +71,156 @@ class Listener:
 class ClientConnection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, door: Any) -> None:
-        self.door = door
+    def __init__(self, listener: Any) -> None:
+        self.listener = listener
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer: str | None = None
-        self.ready: list[bytes] = []  # answers to be written together
-        self.queue: deque[asyncio.Future[bytes]] = deque()  # answers that are not ready, and those behind them
-        self.is_last = False  # nothing more is read
-        self.is_receiving = False  # part of a request has come
-        self.is_paused = False
-        self.is_held = False
+        self.ready: list[bytes] = []  # responses to be written together
+        self.queue: deque[asyncio.Future[bytes]] = deque()  # the first response that waits, and all behind it
+        self.is_ending = False  # no further request is read
+        self.is_receiving = False  # part of a request has arrived
+        self.is_write_paused = False
+        self.is_read_paused = False
         self.is_lingering = False
-        self.since: float = door.loop.time()
+        self.active_at: float = listener.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        door = self.door
+        listener = self.listener
         self.transport = transport  # type: ignore[assignment]
-        if len(door.connections) >= door.bounds.connections or door.is_draining:
-            door.turned_away[door.name] += 1
-            self.is_last = True
-            self.transport.write(self.busy())
+        if len(listener.connections) >= listener.bounds.connections or listener.is_draining:
+            listener.turned_away[listener.name] += 1
+            self.is_ending = True
+            self.transport.write(self.busy_response())
             self.transport.close()
             return
-        name = transport.get_extra_info("peername")
-        self.peer = name[0] if isinstance(name, tuple) and name else None
-        self.transport.set_write_buffer_limits(high=door.bounds.unread)
-        door.connections.add(self)
+        address = transport.get_extra_info("peername")
+        self.peer = address[0] if isinstance(address, tuple) and address else None
+        self.transport.set_write_buffer_limits(high=listener.bounds.unread)
+        listener.connections.add(self)
 
-    def busy(self) -> bytes:
-        """What somebody is told for whom there is no room."""
+    def busy_response(self) -> bytes:
+        """The response to a client that the listener has no room for."""
         return b""
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.is_last = True
-        self.door.connections.discard(self)
+        self.is_ending = True
+        self.listener.connections.discard(self)
         for future in self.queue:
             future.cancel()
         self.queue.clear()
 
-    def put(self, found: bytes) -> None:
-        """Send an answer, behind those that are still waited for."""
+    def respond(self, response: bytes) -> None:
+        """Send a response, after those that still wait."""
         if self.queue:
-            done = self.door.loop.create_future()
-            done.set_result(found)
-            self.queue.append(done)
+            future = self.listener.loop.create_future()
+            future.set_result(response)
+            self.queue.append(future)
         else:
-            self.ready.append(found)
+            self.ready.append(response)
 
-    def wait(self, found: Awaitable[bytes], failed: Callable[[Exception], bytes]) -> None:
-        """Send an answer when it is ready."""
-        door = self.door
-        door.waiting += 1
+    def respond_later(self, response: Awaitable[bytes], on_error: Callable[[Exception], bytes]) -> None:
+        """Send a response when it is ready, in its place among the others."""
+        listener = self.listener
+        listener.waiting += 1
 
-        async def finished() -> bytes:
+        async def finish() -> bytes:
             try:
-                return await found
+                return await response
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                return failed(error)
+                return on_error(error)
             finally:
-                door.waiting -= 1
+                listener.waiting -= 1
 
-        task = door.loop.create_task(finished())
+        task = listener.loop.create_task(finish())
         self.queue.append(task)
-        task.add_done_callback(self.advance)
+        task.add_done_callback(self.send_queued)
 
-    def advance(self, task: object = None) -> None:
-        """Send, in order, whatever is ready."""
+    def send_queued(self, task: object = None) -> None:
+        """Send the responses at the head of the queue that are ready."""
         while self.queue and self.queue[0].done():
-            first = self.queue.popleft()
-            if not first.cancelled():
-                self.ready.append(first.result())
-        self.since = self.door.loop.time()
+            future = self.queue.popleft()
+            if not future.cancelled():
+                self.ready.append(future.result())
+        self.active_at = self.listener.loop.time()
         if not self.transport.is_closing():
             self.flush()
-        if self.is_held and len(self.queue) <= self.door.bounds.ahead // 2:
-            self.release()
+        if self.is_read_paused and len(self.queue) <= self.listener.bounds.pipelined // 2:
+            self.resume_reading()
 
     def flush(self) -> None:
         if self.ready:
             self.transport.write(b"".join(self.ready) if len(self.ready) > 1 else self.ready[0])
             self.ready.clear()
-        if self.is_last and not self.queue and not self.is_engaged:
+        if self.is_ending and not self.queue and not self.is_streaming:
             self.hang_up()
-        elif len(self.queue) > self.door.bounds.ahead:
-            self.hold()
+        elif len(self.queue) > self.listener.bounds.pipelined:
+            self.pause_reading()
 
     def hang_up(self) -> None:
-        """Close; where the client still sends, say so first and listen on for a moment.
+        """Close the connection; if the client is still sending, close only our side and read on for LINGER seconds.
 
-        To close on unread bytes resets the connection, and the client may lose the answer that tells it why.
+        Closing a socket with unread bytes resets the connection, and the client may lose the response that says why.
         """
         if not self.is_receiving:
             self.transport.close()
         elif not self.is_lingering and not self.transport.is_closing():
             self.is_lingering = True
-            self.since = self.door.loop.time()
-            self.release()
+            self.active_at = self.listener.loop.time()
+            self.resume_reading()
             self.transport.write_eof()
 
     @property
-    def is_engaged(self) -> bool:
-        """Whether something other than an answer keeps this connection open."""
+    def is_streaming(self) -> bool:
+        """Whether something other than a response keeps this connection open."""
         return False
 
     def pause_writing(self) -> None:
-        self.is_paused = True
-        self.since = self.door.loop.time()
-        self.hold()
+        self.is_write_paused = True
+        self.active_at = self.listener.loop.time()
+        self.pause_reading()
 
     def resume_writing(self) -> None:
-        self.is_paused = False
-        self.release()
+        self.is_write_paused = False
+        self.resume_reading()
 
-    def hold(self) -> None:
-        if not self.is_held and not self.transport.is_closing():
-            self.is_held = True
+    def pause_reading(self) -> None:
+        if not self.is_read_paused and not self.transport.is_closing():
+            self.is_read_paused = True
             self.transport.pause_reading()
 
-    def release(self) -> None:
-        if self.is_held and not self.is_paused and not self.transport.is_closing():
-            self.is_held = False
+    def resume_reading(self) -> None:
+        if self.is_read_paused and not self.is_write_paused and not self.transport.is_closing():
+            self.is_read_paused = False
             self.transport.resume_reading()
 
-    def look(self, now: float) -> None:
-        """Cut the client off if it has kept us waiting for too long."""
-        waited, bounds = now - self.since, self.door.bounds
+    def enforce_timeouts(self, now: float) -> None:
+        """Close the connection if the client sends nothing, or reads nothing, for too long."""
+        idle_for, bounds = now - self.active_at, self.listener.bounds
         if self.is_lingering:
-            if waited > LINGER:
+            if idle_for > LINGER:
                 self.transport.abort()
-        elif self.is_paused:
-            if waited > bounds.read_for:
+        elif self.is_write_paused:
+            if idle_for > bounds.read_for:
                 self.transport.abort()
-        elif self.is_engaged or self.queue:
+        elif self.is_streaming or self.queue:
             return
         elif self.is_receiving:
-            if waited > bounds.send_for:
-                self.too_slow()
-        elif waited > bounds.idle_for:
-            self.idle()
+            if idle_for > bounds.send_for:
+                self.on_slow_request()
+        elif idle_for > bounds.idle_for:
+            self.on_idle()
 
-    def too_slow(self) -> None:
+    def on_slow_request(self) -> None:
         """A request did not arrive in time."""
         self.transport.close()
 
-    def idle(self) -> None:
+    def on_idle(self) -> None:
         self.transport.close()
 
-    def finish(self) -> None:
-        """Answer what is under way, then hang up."""
+    def drain(self) -> None:
+        """Answer the requests under way, then close."""
         if not self.is_receiving:
-            self.is_last = True
+            self.is_ending = True
             self.flush()

@@ -1,4 +1,4 @@
-"""Log lines as JSON, one object a line."""
+"""Log lines as JSON, one object per line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from time import gmtime, strftime
 
 
 class JsonLines(logging.Formatter):
-    """A record as one JSON object; the facts of an event stand beside its message."""
+    """A log record as one JSON object; the fields of an event stand beside its message."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = strftime("%Y-%m-%dT%H:%M:%S", gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        found = {"at": at, "level": record.levelname.lower(), "message": record.getMessage()}
-        facts = getattr(record, "ratekeeper", None)
-        if isinstance(facts, dict):
-            found |= facts
+        fields = {"at": at, "level": record.levelname.lower(), "message": record.getMessage()}
+        event = getattr(record, "ratekeeper", None)
+        if isinstance(event, dict):
+            fields |= event
         if record.exc_info:
-            found["error"] = self.formatException(record.exc_info)
-        return json.dumps(found, default=str)
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)

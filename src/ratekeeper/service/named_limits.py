@@ -1,34 +1,124 @@
-"""Limits that callers name."""
+"""The limits that callers name, and a cache of the questions that callers ask about them.
+
+A caller names a rule, or writes a limit such as ``100/minute``, with a name of its own if it likes.  Each different
+limit has a table of its own, so their number is bounded.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.limit import LimitSet
+from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.limit import LimitSet, parse_limits
+from ratekeeper.rules.rule import ANY_TIER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ratekeeper.limit import Limit
-    from ratekeeper.service.counters import RuleCounts
+    from ratekeeper.rules.policy import Policy
+    from ratekeeper.service.counters import Counters, RuleCounts
+    from ratekeeper.service.retired_limits import RetiredLimits
     from ratekeeper.stores.fallback import FallbackTable
 
-    Name = tuple[str | None, Any, str | None]
-    # What a body asks: a limit with a key (encoded, where the store is elsewhere) and a cost, or None with a request.
-    Known = tuple["NamedLimit | None", Any, int]
+    Name = tuple[str | None, Any, str | None]  # a rule, a limit, and the name of that limit, as a caller wrote them
+    # What a request body asks: a limit with a key and a cost, or None with a described request.
+    Question = tuple["NamedLimit | None", Any, int]
+
+MOST_QUESTIONS = 4096
+LONGEST_BODY = 512  # bytes of a question that is cached
 
 
 class NamedLimit:
-    """A limit under the name it is counted by, and where its answers are counted (``ruled``).
+    """A limit, the name that it is counted under, and the counts of its decisions.
 
-    ``table`` decides where the store cannot block; ``desk`` where it is elsewhere and away, if it is counted here then.
+    ``table`` decides if the store is in this process; ``desk`` while a store elsewhere is away.
     """
 
-    __slots__ = ("desk", "limit", "name", "ruled", "table")
+    __slots__ = ("counts", "desk", "limit", "name", "table")
 
     def __init__(
-        self, name: str, limit: Limit | LimitSet, table: Any, desk: FallbackTable | None, ruled: RuleCounts
+        self, name: str, limit: Limit | LimitSet, table: Any, desk: FallbackTable | None, counts: RuleCounts
     ) -> None:
         self.name = name
         self.limit = limit
         self.table = table
         self.desk = desk
-        self.ruled = ruled
+        self.counts = counts
+
+
+class NamedLimits:
+    """The limits of one worker's callers."""
+
+    def __init__(self, policy: Policy, counters: Counters, retired: RetiredLimits, most: int) -> None:
+        self.policy = policy
+        self.counters = counters
+        self.retired = retired
+        self.most = most
+        self.by_name: dict[Name, NamedLimit] = {}
+        self.questions: dict[bytes, Question] = {}  # by request body: most callers send the same few again and again
+
+    def find(self, rule: str | None, limit: Any, name: str | None) -> NamedLimit:
+        """The limit that a caller means."""
+        place = rule, tuple(limit) if isinstance(limit, list) else limit, name
+        try:
+            named = self.by_name.get(place)
+        except TypeError:
+            raise InvalidInput(f"limit: expected text such as '100/minute', got {shown(limit)}.") from None
+        return named or self.resolve(place)
+
+    def resolve(self, place: Name) -> NamedLimit:
+        rule_name, limit, name = place
+        if rule_name is not None:
+            if limit is not None or name is not None:
+                raise InvalidInput("rule: expected no limit or name beside it, as the rule has its own.")
+            space, parsed = rule_name, self.limit_of_rule(rule_name)
+        else:
+            if limit is None:
+                raise InvalidInput("check: expected a limit such as '100/minute', or the name of a rule.")
+            if name is not None and not (isinstance(name, str) and 0 < len(name) <= 200):
+                raise InvalidInput(f"name: expected text of 1 to 200 characters, got {shown(name)}.")
+            parsed = parse_limits(limit)
+            space = name or str(parsed)
+        return self.add(place, space, parsed)
+
+    def limit_of_rule(self, name: str) -> Limit | LimitSet:
+        rule = next((rule for rule in self.policy.rules if rule.name == name), None)
+        if rule is None:
+            names = ", ".join([rule.name for rule in self.policy.rules]) or "none"
+            raise InvalidInput(f"rule: expected the name of a rule ({names}), got {shown(name)}.")
+        limit = rule.limits.get(ANY_TIER) or rule.limits.get(rule.tier_default)
+        if limit is None:
+            raise InvalidInput(f"rule: expected one with a limit, got {shown(name)}, which has none.")
+        return limit
+
+    def add(self, place: Name, space: str, limit: Limit | LimitSet) -> NamedLimit:
+        """Give a limit a table, unless callers have named too many."""
+        if len(self.by_name) >= self.most:
+            raise InvalidInput(
+                f"limit: expected at most {self.most} different ones. "
+                "Give clients different keys, not different limits."
+            )
+        self.retired.revive(space, limit)
+        named = NamedLimit(space, limit, *self.tables(space, limit), self.counters.of(space))
+        self.by_name[place] = named
+        return named
+
+    def tables(self, space: str, limit: Limit | LimitSet) -> tuple[Any, FallbackTable | None]:
+        """The table of a limit if the store is in this process, else the fallback table if it has one."""
+        if not self.policy.store.blocking:
+            return self.policy.store.table_for(space, limit), None
+        store: Any = self.policy.async_store
+        return None, store.desk(space, limit)
+
+    def remember(self, body: bytes, question: Question) -> None:
+        """Cache what a request body asks."""
+        if len(body) <= LONGEST_BODY:
+            if len(self.questions) >= MOST_QUESTIONS:
+                self.questions.clear()
+            self.questions[body] = question
+
+    def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
+        """Every space that callers count in, and its limit."""
+        for named in self.by_name.values():
+            yield named.name, named.limit

@@ -1,7 +1,7 @@
-"""The modes that somebody has set by hand, over those of the rules file, and the kill switch.
+"""Modes of rules that an operator has set by hand, in place of those in the rules file, and the kill switch.
 
-They live in one small file that every worker looks at, so that all of them obey within a second, whatever the store
-does.
+They are kept in one small file that every worker reads when it changes.  So all workers follow within a second, even
+if the store does not answer.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MODES = ("enforce", "shadow", "off")
 
 
 class Overrides:
-    """Modes by rule; ``is_killed`` puts every rule off."""
+    """Modes by rule; while ``is_killed``, every rule is off."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = folder / "switches.json" if folder is not None else None
         self.modes: dict[str, str] = {}
         self.is_killed = False
-        self.seen: object = None
-        self.look()
+        self.read_stamp: object = None  # of the file as it was last read or written
+        self.refresh()
 
-    def mode(self, rule: str, own: str) -> str:
-        """The mode that ``rule`` is in, whose file says ``own``."""
-        return "off" if self.is_killed else self.modes.get(rule, own)
+    def mode(self, rule: str, file_mode: str) -> str:
+        """The mode in force for ``rule``, whose rules file says ``file_mode``."""
+        return "off" if self.is_killed else self.modes.get(rule, file_mode)
 
-    def throw(self, rule: str, mode: str | None) -> None:
-        """Set a rule's mode; None gives it back to the file."""
+    def set(self, rule: str, mode: str | None) -> None:
+        """Set a rule's mode; None restores the mode of the rules file."""
         if mode is None:
             self.modes.pop(rule, None)
         elif mode in MODES:
@@ -44,32 +44,32 @@ class Overrides:
         self.write()
 
     def kill(self, killed: bool) -> None:
-        """Put all rules off, or back."""
+        """Turn all rules off, or back on."""
         self.is_killed = killed
         self.write()
 
     def write(self) -> None:
         if self.path is None:
             return
-        beside = self.path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps({"killed": self.is_killed, "modes": self.modes}))
-        beside.replace(self.path)
-        self.seen = stamp(self.path)
+        temporary = self.path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps({"killed": self.is_killed, "modes": self.modes}))
+        temporary.replace(self.path)
+        self.read_stamp = stamp(self.path)
 
-    def look(self) -> bool:
-        """Read the file if it is another; says whether it was."""
+    def refresh(self) -> bool:
+        """Read the file if it has changed; says whether the overrides are new."""
         if self.path is None:
             return False
-        now = stamp(self.path)
-        if now == self.seen:
+        current = stamp(self.path)
+        if current == self.read_stamp:
             return False
-        self.seen = now
-        if now is None:
+        self.read_stamp = current
+        if current is None:
             return False
         try:
-            found = json.loads(self.path.read_text())
-            modes = {str(rule): mode for rule, mode in found["modes"].items() if mode in MODES}
-            self.modes, self.is_killed = modes, bool(found["killed"])
+            content = json.loads(self.path.read_text())
+            modes = {str(rule): mode for rule, mode in content["modes"].items() if mode in MODES}
+            self.modes, self.is_killed = modes, bool(content["killed"])
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            return False  # half a file, or somebody else's: what was set stays
+            return False  # a damaged file, or another program's: the present overrides stay
         return True

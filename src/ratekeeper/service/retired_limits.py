@@ -1,7 +1,7 @@
-"""What a reload leaves behind: the states of limits that no rule and no caller asks for any more.
+"""Limits that a reload has removed: their states are kept until they have recovered, then released.
 
-They are kept until the last of them has recovered, as the limit may come back, and then let go of: a table in shared
-memory takes megabytes.  Of many at once the oldest go earlier.
+A removed limit may come back with the next reload, and must not start afresh then.  But a table in shared memory takes
+megabytes, so no state is kept for longer than it matters, and the oldest go early if there are many.
 """
 
 from __future__ import annotations
@@ -20,65 +20,64 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ratekeeper.limit import Limit
-    from ratekeeper.service.decider import Decider
+    from ratekeeper.rules.policy import Policy
 
     Place = tuple[str, str]  # a space, and the layout of its states
 
 log = logging.getLogger("ratekeeper")
-MOST_LEFT = 16
+MOST_RETIRED = 16
 
 
 class RetiredLimits:
-    """What is left of limits that are gone, of one worker."""
+    """The removed limits of one worker whose states are still kept."""
 
-    def __init__(self, keeper: Decider) -> None:
-        self.keeper = keeper
-        self.users: list[Callable[[], Iterator[tuple[str, Limit | LimitSet]]]] = [keeper.places]
-        self.left: dict[Place, tuple[Limit | LimitSet, float]] = {}  # until when each is kept, those left first first
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.users: list[Callable[[], Iterator[tuple[str, Limit | LimitSet]]]] = []  # each lists limits in use
+        self.kept: dict[Place, tuple[Limit | LimitSet, float]] = {}  # until when, oldest first
 
-    def keep(self, space: str, limit: Limit | LimitSet) -> None:
-        """Somebody asks for it again."""
-        if self.left:
-            self.left.pop((space, limit.layout), None)
+    def revive(self, space: str, limit: Limit | LimitSet) -> None:
+        """Note that a limit is in use again."""
+        if self.kept:
+            self.kept.pop((space, limit.layout), None)
 
-    def used(self) -> dict[Place, Limit | LimitSet]:
+    def in_use(self) -> dict[Place, Limit | LimitSet]:
         return {(space, limit.layout): limit for user in self.users for space, limit in user()}
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Note what is in use before and no more after the block."""
-        before = self.used()
+    def during_reload(self) -> Iterator[None]:
+        """Retire the limits that are in use before the block and not after it."""
+        before = self.in_use()
         yield
-        after, now = self.used(), monotonic()
+        after, now = self.in_use(), monotonic()
         for place in after:
-            self.left.pop(place, None)
+            self.kept.pop(place, None)
         for place, limit in before.items():
             if place not in after:
-                self.left[place] = limit, now + limit.recovery / SECOND + 1
-        collect()  # rules are rings of objects, which hold their tables
+                self.kept[place] = limit, now + limit.recovery / SECOND + 1
+        collect()  # compiled rules are cycles of objects, and keep their tables alive
 
     def tidy(self) -> None:
-        """Let go of what has recovered."""
+        """Release the states of limits that have recovered."""
         now = monotonic()
-        for place, (limit, until) in list(self.left.items()):
-            if (now >= until or len(self.left) > MOST_LEFT) and self.is_gone(place[0], limit):
-                del self.left[place]
+        for place, (limit, until) in list(self.kept.items()):
+            if (now >= until or len(self.kept) > MOST_RETIRED) and self.release(place[0], limit):
+                del self.kept[place]
 
-    def is_gone(self, space: str, limit: Limit | LimitSet) -> bool:
-        """Let go of one limit's states, unless another worker still has them in memory."""
-        policy = self.keeper.policy
-        stores: set[Any] = {policy.async_store, policy.instance}
+    def release(self, space: str, limit: Limit | LimitSet) -> bool:
+        """Release the states of one limit; False if another worker still uses them in shared memory."""
+        stores: set[Any] = {self.policy.async_store, self.policy.instance}
         try:
             return all(store.release(space, limit) for store in stores)
-        except InvalidStore as error:  # somebody else wrote there
-            log.warning("what %s left behind stays: %s", shown(space), error)
+        except InvalidStore as error:  # another program has written there
+            log.warning("cannot release the retired limit %s, so its memory stays: %s", shown(space), error)
             return True
 
 
 def collect(*, freeze: bool = False) -> None:
-    """Collect garbage, of what was frozen too; with ``freeze``, never look at the rest again.
+    """Collect garbage, also among frozen objects; with ``freeze``, exempt all that is left from later collections.
 
-    All that a service consists of is there for good, and to look at it takes 10 to 20 ms, which callers would wait for.
+    The objects that make up a service live as long as it does.  Scanning them takes 10 to 20 ms of callers' time.
     """
     freeze = freeze or gc.get_freeze_count() > 0
     gc.unfreeze()

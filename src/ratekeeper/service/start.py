@@ -1,4 +1,4 @@
-"""From options to a running service: one process, or a master with workers that meet in a folder."""
+"""From options to a running service: one process, or a supervisor with several workers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ratekeeper.service.worker import Worker, policy_for, run, try_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Opened = Callable[[dict[str, tuple[str, int]]], object]
+    OnReady = Callable[[dict[str, tuple[str, int]]], object]
 
-OWN = "ratekeeper-"  # and a process: what memory is called that serve made up a name for
+SEGMENT_PREFIX = "ratekeeper-"  # and a process id: the shared memory that a service names itself
 
 
-def start(options: Options, opened: Opened) -> int:
-    """Serve until told to end; returns the exit code."""
+def start(options: Options, on_ready: OnReady) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code."""
     if options.http is options.grpc is options.resp is None:
         raise InvalidInput("serve: expected at least one of --http, --grpc and --resp.")
     if options.envoy_config is not None and options.grpc is None:
         raise InvalidInput(
-            "serve: expected --grpc HOST:PORT beside --envoy-config, got none: only Envoy is asked by it."
+            "serve: expected --grpc HOST:PORT beside --envoy-config, got none. Only Envoy uses that file."
         )
     try_addresses(options)
     if options.state is not None:
@@ -37,26 +37,26 @@ def start(options: Options, opened: Opened) -> int:
     if options.workers == 1:
         try_rules(options)
 
-        def say(worker: Worker) -> None:
-            opened(worker.addresses)
+        def announce(worker: Worker) -> None:
+            on_ready(worker.addresses)
             notify("READY=1")
 
-        run(options, 0, os.urandom(32), say)
+        run(options, 0, os.urandom(32), announce)
         return 0
     from ratekeeper.service.supervisor import Supervisor
 
     with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
-        options, segment = shared(options, Path(folder))
+        options, segment = share_store(options, Path(folder))
         try:
             try_rules(options)
-            return Supervisor(options, opened).run()
+            return Supervisor(options, on_ready).run()
         finally:
             if segment:
-                let_go(segment)
+                remove_segment(segment)
 
 
 def try_rules(options: Options) -> None:
-    """Tell of a mistake in the rules before anything is opened; keep nothing of them, for workers would inherit it."""
+    """Raise for a mistake in the rules before any address is opened; keep nothing that workers would inherit."""
     policy_for(options).close()
     collect()
 
@@ -72,41 +72,42 @@ def make_folder(state: Path) -> None:
         ) from error
 
 
-def shared(options: Options, folder: Path) -> tuple[Options, str]:
-    """Options whose workers count together: through shared memory, unless the store is shared already.
+def share_store(options: Options, folder: Path) -> tuple[Options, str]:
+    """Options whose workers share their limits, and the name of the shared memory if it was chosen here.
 
-    The name of that memory, if it was made up here, stands beside them.
+    Workers use shared memory in place of ``memory://``.  Every other store is shared already.
     """
     from ratekeeper.rules.files import read
 
     state = options.state or folder
-    for left in state.glob("worker-*"):  # of a service that ended
-        left.unlink()
+    for path in state.glob("worker-*"):  # counters of a service that has ended
+        path.unlink()
     url = options.store
     if url is None:
         url = read(options.rules).get("store", "memory://") if options.rules is not None else "memory://"
     segment = ""
     if isinstance(url, str) and url.startswith("memory://"):
-        segment = f"{OWN}{os.getpid()}"
+        segment = f"{SEGMENT_PREFIX}{os.getpid()}"
         url = f"shm://{segment}"
-        remove_ended()
+        remove_abandoned_segments()
     return replace(options, state=state, store=url), segment
 
 
-def remove_ended() -> None:
-    """Remove the memory of services that were killed before they could."""
+def remove_abandoned_segments() -> None:
+    """Remove the shared memory of services that were killed before they could remove it."""
     try:
         from ratekeeper.stores.shared import segments
-    except InvalidInput:  # no shared memory here: opening the store will say so
+    except InvalidInput:  # no shared memory on this platform: opening the store will say so
         return
-    for found in segments():
-        if found.name.startswith(OWN) and found.name.removeprefix(OWN).isdecimal() and not found.in_use:
-            let_go(found.name)
+    for segment in segments():
+        number = segment.name.removeprefix(SEGMENT_PREFIX)
+        if segment.name.startswith(SEGMENT_PREFIX) and number.isdecimal() and not segment.in_use:
+            remove_segment(segment.name)
 
 
-def let_go(segment: str) -> None:
-    """Remove the memory of a service that has ended: nobody knows its name."""
+def remove_segment(name: str) -> None:
+    """Remove the shared memory of a service that has ended: no other process knows its name."""
     from ratekeeper.stores.shared import remove
 
-    with suppress(InvalidInput):  # never made, or a worker that was told to end lives on
-        remove(segment)
+    with suppress(InvalidInput):  # it was never created, or a worker is still ending
+        remove(name)

@@ -1,7 +1,7 @@
-"""One worker: opens the doors, keeps time, and closes them in order.
+"""One worker: opens the listeners, does the periodic work, and shuts down in order.
 
-Closing: health turns red, doors stay open for ``drain`` seconds so that balancers notice, then nothing new is taken,
-what is under way is answered, and the worker ends.
+Shutdown: health checks fail, the listeners stay open for ``drain`` seconds so that load balancers notice, then no new
+connection is accepted, the requests under way are answered, and the worker ends.
 """
 
 from __future__ import annotations
@@ -21,46 +21,49 @@ from ratekeeper.service.http.routes import HttpRoutes
 from ratekeeper.service.http.server import HttpListener
 from ratekeeper.service.options import Options, parse_address
 from ratekeeper.service.retired_limits import collect
-from ratekeeper.service.systemd import notify, reloading, watchdog
-from ratekeeper.service.worker_counters import EVERY, WorkerCounters
+from ratekeeper.service.systemd import notify, notify_reloading, watchdog
+from ratekeeper.service.worker_counters import WRITE_EVERY, WorkerCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("ratekeeper")
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the first two end a worker, the last has it read its rules
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the first two end a worker, the last reloads its rules
 
 
 def policy_for(options: Options) -> Policy:
-    """The rules of the file, or none at all: then callers name their limits themselves."""
+    """The policy of the rules file; without a file a policy without rules, whose callers name their limits."""
     if options.rules is not None:
         return Policy.load(options.rules, store=options.store)
     empty: dict[str, Any] = {"rules": [], "store": options.store or "memory://"}
     return Policy.parse(empty)
 
 
-def bound(address: str, option: str, *, shared: bool) -> socket.socket:
+def bind(address: str, option: str, *, shared: bool) -> socket.socket:
     """A socket bound to ``address``; ``shared`` lets every worker bind its own."""
     host, port = parse_address(address, option)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    made.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.setblocking(False)
     try:
-        made.bind((host, port))
+        sock.bind((host, port))
     except OSError as error:
-        made.close()
+        sock.close()
         raise InvalidInput(
             f"{option}: expected an address that can be listened on, got {address!r}: {error.strerror}. "
             "Choose another port, or end what listens there."
         ) from error
-    return made
+    return sock
 
 
 def try_addresses(options: Options) -> None:
-    """Find out before anything is opened whether all doors can be: workers share a port with anybody who shares his."""
+    """Raise if an address is taken, before any is opened.
+
+    A worker's own bind would not notice: it shares its port with every process that sets SO_REUSEPORT.
+    """
     seen: dict[tuple[str, int], str] = {}
     for name in ("http", "grpc", "resp"):
         address = getattr(options, name)
@@ -70,7 +73,7 @@ def try_addresses(options: Options) -> None:
         if place[1] and place in seen:
             raise InvalidInput(f"--{name}: expected an address of its own, got {address!r}, that of {seen[place]}.")
         seen[place] = f"--{name}"
-        bound(address, f"--{name}", shared=False).close()
+        bind(address, f"--{name}", shared=False).close()
 
 
 class Worker:
@@ -79,90 +82,91 @@ class Worker:
     def __init__(self, options: Options, number: int = 0, secret: bytes = b"") -> None:
         self.options = options
         self.number = number
-        self.keeper = Decider(policy_for(options), options)
-        self.colleagues = WorkerCounters(options.state, number, self.keeper.tally)
-        own = self.keeper.settings.secret  # shared by a fleet; else by the workers of this service
-        self.seal = Seal(own.encode() if own else secret)
-        self.site = HttpRoutes(self.keeper, self.colleagues, self.seal)
-        self.doors: list[Any] = []
+        self.decider = Decider(policy_for(options), options)
+        self.worker_counters = WorkerCounters(options.state, number, self.decider.counters)
+        file_secret = self.decider.settings.secret  # shared by a fleet; ``secret`` by the workers of this service only
+        self.seal = Seal(file_secret.encode() if file_secret else secret)
+        self.routes = HttpRoutes(self.decider, self.worker_counters, self.seal)
+        self.listeners: list[Any] = []
         self.ended = asyncio.Event()
-        self.clock: asyncio.Task[None] | None = None
+        self.periodic: asyncio.Task[None] | None = None
         self.addresses: dict[str, tuple[str, int]] = {}
 
     async def open(self) -> None:
         options, shared = self.options, self.options.workers > 1
         if options.http is not None:
-            door = HttpListener(self.site.route, options.bounds, self.keeper.tally.turned_away)
-            await self.enter(door, bound(options.http, "--http", shared=shared))
+            http = HttpListener(self.routes.route, options.bounds, self.decider.counters.turned_away)
+            self.routes.dashboard.listener = http
+            await self.add(http, bind(options.http, "--http", shared=shared))
         if options.resp is not None:
             from ratekeeper.service.resp import RespListener
 
-            resp = RespListener(self.keeper, options.bounds)
-            await self.enter(resp, bound(options.resp, "--resp", shared=shared))
+            resp = RespListener(self.decider, options.bounds)
+            await self.add(resp, bind(options.resp, "--resp", shared=shared))
         if options.grpc is not None:
             from ratekeeper.service.envoy.server import open_envoy
 
-            envoy = await open_envoy(self.keeper, options, parse_address(options.grpc, "--grpc"))
-            self.doors.append(envoy)
+            envoy = await open_envoy(self.decider, options, parse_address(options.grpc, "--grpc"))
+            self.listeners.append(envoy)
             self.addresses["grpc"] = envoy.address
-        self.site.doors = [door for door in self.doors if hasattr(door, "connections")]
-        self.clock = asyncio.get_running_loop().create_task(self.keep_time())
+        self.routes.listeners = [listener for listener in self.listeners if hasattr(listener, "connections")]
+        self.periodic = asyncio.get_running_loop().create_task(self.work_periodically())
 
-    async def enter(self, door: Any, sock: socket.socket) -> None:
-        self.addresses[door.name] = sock.getsockname()[:2]
-        await door.open(sock)
-        self.doors.append(door)
+    async def add(self, listener: Any, sock: socket.socket) -> None:
+        self.addresses[listener.name] = sock.getsockname()[:2]
+        await listener.open(sock)
+        self.listeners.append(listener)
 
-    async def keep_time(self) -> None:
-        """Look at the switches, write the tally, draw the dashboard, ask after the store."""
-        beat = 0
-        alive = watchdog()
+    async def work_periodically(self) -> None:
+        """Follow overrides, write the counters, refresh the dashboard, probe the store."""
+        turn = 0
+        has_watchdog = watchdog() is not None
         while True:
             try:
-                if alive is not None:  # the loop turns: that is what being alive means here
+                if has_watchdog:  # the event loop runs: that is what being alive means here
                     notify("WATCHDOG=1")
-                self.keeper.tick()
-                self.colleagues.write()
-                if beat % 2 == 0:
-                    self.site.tick()
-                if beat % 10 == 0:
-                    await self.site.probe()
-            except Exception:  # a dashboard that fails must not end decisions
-                log.exception("the clock of worker %d failed", self.number)
-            beat += 1
-            await asyncio.sleep(EVERY)
+                self.decider.tick()
+                self.worker_counters.write()
+                if turn % 2 == 0:
+                    self.routes.dashboard.tick()
+                if turn % 10 == 0:
+                    await self.routes.dashboard.probe()
+            except Exception:  # a failing dashboard must not end decisions
+                log.exception("the periodic work of worker %d failed", self.number)
+            turn += 1
+            await asyncio.sleep(WRITE_EVERY)
 
     def reload(self) -> None:
         try:
-            self.keeper.reload()
+            self.decider.reload()
         except InvalidInput as error:
-            log.error("rules not reloaded, the old ones stay: %s", error)
+            log.error("rules not reloaded, the present rules stay: %s", error)
 
     async def close(self) -> None:
-        """Turn red, wait for balancers to notice, finish what is under way, end."""
-        self.keeper.is_ready = False
-        for door in self.doors:
-            if hasattr(door, "turn_red"):
-                await door.turn_red()
+        """Fail health checks, wait for load balancers to notice, answer the requests under way, end."""
+        self.decider.is_ready = False
+        for listener in self.listeners:
+            if hasattr(listener, "fail_health"):
+                await listener.fail_health()
         await asyncio.sleep(self.options.drain)
-        await asyncio.gather(*[door.close(self.options.patience) for door in self.doors])
-        if self.clock is not None:
-            self.clock.cancel()
+        await asyncio.gather(*[listener.close(self.options.patience) for listener in self.listeners])
+        if self.periodic is not None:
+            self.periodic.cancel()
             with suppress(asyncio.CancelledError):
-                await self.clock
-        self.colleagues.write()
-        store: Any = self.keeper.policy.opened_async_store
+                await self.periodic
+        self.worker_counters.write()
+        store: Any = self.decider.policy.opened_async_store
         if store is not None:
             await store.close()
-        self.keeper.policy.close()
+        self.decider.policy.close()
         self.ended.set()
 
 
 def run(
-    options: Options, number: int, secret: bytes, opened: Callable[[Worker], object], lifeline: int | None = None
+    options: Options, number: int, secret: bytes, on_open: Callable[[Worker], object], lifeline: int | None = None
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until ``lifeline`` breaks; ``opened`` is called when all doors are open."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # none is lost, and none kills, while doors open
+    """Serve until SIGTERM or SIGINT, or until ``lifeline`` breaks; calls ``on_open`` when all listeners are open."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # while opening, a signal must neither kill nor be lost
 
     async def main() -> None:
         worker = Worker(options, number, secret)
@@ -176,7 +180,7 @@ def run(
                 closing.append(loop.create_task(worker.close()))
 
         def reload() -> None:
-            reloading()
+            notify_reloading()
             worker.reload()
             notify("READY=1")
 
@@ -184,15 +188,15 @@ def run(
         loop.add_signal_handler(signal.SIGINT, end)
         loop.add_signal_handler(signal.SIGHUP, reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        if lifeline is not None:  # can be read when nobody holds its other end any more
+        if lifeline is not None:  # becomes readable when the supervisor, which holds the other end, has ended
 
-            def orphaned() -> None:
+            def on_orphaned() -> None:
                 loop.remove_reader(lifeline)
-                log.error("the master of worker %d is gone; it ends too", number)
+                log.error("the supervisor of worker %d has ended, so the worker ends too", number)
                 end()
 
-            loop.add_reader(lifeline, orphaned)
-        opened(worker)
+            loop.add_reader(lifeline, on_orphaned)
+        on_open(worker)
         collect(freeze=True)
         await worker.ended.wait()
 

@@ -1,6 +1,6 @@
-"""How workers know of each other: each writes its tally into one folder, and reads those of the others.
+"""The counters of all workers: each worker writes its own to one folder and reads those of the others.
 
-A worker that was replaced goes on with the numbers of the one before: counters never fall.
+A worker that replaces another starts from the counters of that one, so no counter ever falls.
 """
 
 from __future__ import annotations
@@ -9,54 +9,54 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.service.counters import Counters, joined
+from ratekeeper.service.counters import Counters, merged
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EVERY = 0.5  # seconds between two writings
+WRITE_EVERY = 0.5  # seconds
 
 
 class WorkerCounters:
-    """The workers of one service, seen from worker ``number``."""
+    """The counters of one service, read by worker ``number``."""
 
-    def __init__(self, folder: Path | None, number: int, tally: Counters) -> None:
+    def __init__(self, folder: Path | None, number: int, counters: Counters) -> None:
         self.folder = folder
         self.number = number
-        self.tally = tally
+        self.counters = counters
         if folder is not None:
-            before = self.read(self.path(number))
-            if before is not None:
-                tally.add(before)
-                tally.forget_headroom()
+            previous = self.read(self.path(number))
+            if previous is not None:
+                counters.add(previous)
+                counters.forget_headroom()
 
     def path(self, number: int) -> Path:
         assert self.folder is not None
         return self.folder / f"worker-{number}.json"
 
     def write(self) -> None:
-        """Let the others know."""
+        """Write this worker's counters for the others to read."""
         if self.folder is None:
             return
-        beside = self.folder / f"worker-{self.number}.{os.getpid()}"
+        temporary = self.folder / f"worker-{self.number}.{os.getpid()}"
         try:
-            beside.write_text(json.dumps(self.tally.written()))
-            beside.replace(self.path(self.number))
-        except OSError:  # no space: the others see older numbers, and decisions go on
-            beside.unlink(missing_ok=True)
+            temporary.write_text(json.dumps(self.counters.as_json()))
+            temporary.replace(self.path(self.number))
+        except OSError:  # the disk is full: the others read older counters, and this worker goes on deciding
+            temporary.unlink(missing_ok=True)
 
     def all(self) -> Counters:
-        """What all of us have decided."""
+        """The counters of all workers, added up."""
         if self.folder is None:
-            return joined(self.tally, ())
-        own = self.path(self.number)
-        others = [self.read(path) for path in sorted(self.folder.glob("worker-*.json")) if path != own]
-        return joined(self.tally, [found for found in others if found is not None])
+            return merged(self.counters, ())
+        own_path = self.path(self.number)
+        others = [self.read(path) for path in sorted(self.folder.glob("worker-*.json")) if path != own_path]
+        return merged(self.counters, [content for content in others if content is not None])
 
     @staticmethod
     def read(path: Path) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(path.read_text())
+            content: dict[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError):
             return None
-        return found
+        return content

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Decision, Limit
-from ratekeeper.service.envoy import answer as wire
+from ratekeeper.service.envoy import answer
 from ratekeeper.service.envoy import server as envoy
 from ratekeeper.service.envoy.config import Rate
 
@@ -26,5 +26,6 @@ def test_what_is_written_by_hand_is_what_protobuf_writes(allowed, limit, left, r
         limit_remaining=min(left, 2**32 - 1),
         duration_until_reset=envoy.duration(shown),
     )
-    written = wire.answered(wire.counted(b"\x12", current.SerializeToString()), decision, shown, decision.retry_after)
-    assert written == envoy.answered([status], [decision]).SerializeToString()
+    serialized = answer.length_delimited(b"\x12", current.SerializeToString())
+    written = answer.response(serialized, decision, shown, decision.retry_after)
+    assert written == envoy.response_of([status], [decision]).SerializeToString()

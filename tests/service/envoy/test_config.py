@@ -12,7 +12,7 @@ from ratekeeper.service.envoy.config import Descriptors, load
 CONFIG = Path(__file__).parent / "ratelimit.yaml"
 
 MISTAKES = [
-    ({"descriptors": []}, "x.yaml: domain: expected text. It is what the Envoy filter sends as domain."),
+    ({"descriptors": []}, "x.yaml: domain: expected text. It is the domain that the Envoy filter sends."),
     (
         {"domain": "d", "descriptors": [{"key": "a", "rate_limit": {"unit": "minut", "requests_per_unit": 1}}]},
         "x.yaml: descriptors[0].rate_limit.unit: expected one of second, minute, hour, day, week, month, year, "
@@ -29,11 +29,11 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("found", "told"), MISTAKES)
-def test_a_mistake_in_the_file_is_told(found, told):
+@pytest.mark.parametrize(("found", "message"), MISTAKES)
+def test_a_mistake_in_the_file_is_an_error(found, message):
     with pytest.raises(InvalidRules) as error:
         Descriptors().add(found, "x.yaml")
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @given(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), min_size=1, max_size=3))

@@ -80,9 +80,9 @@ def test_what_passes_in_shadow_is_no_refusal():
     with running(envoy_config=CONFIG, grpc=ANY, http=None, still=True) as service, connected(service) as channel:
         ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
         assert [ask(asked({"trial": "x"})).overall_code for _ in range(4)] == [OK] * 4
-        tally = service.worker.keeper.tally
-        assert tally.by_rule()["edge.trial"] == {"allowed": 1, "shadow_refused": 3}
-        assert tally.most_refused() == []
+        counters = service.worker.decider.counters
+        assert counters.by_rule()["edge.trial"] == {"allowed": 1, "shadow_refused": 3}
+        assert counters.most_refused() == []
 
 
 def test_a_limit_that_replaces_another_switches_it_off(ask):
@@ -109,17 +109,17 @@ def test_envoy_can_send_a_limit_along(ask):
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "message"),
     [
         (asked({"a": "b"}, domain=""), "domain: expected text, got nothing. Set it in the Envoy filter."),
         (asked(), "descriptors: expected 1 to 100 of them."),
         (asked({}), "descriptor: expected at least one entry, each with a key."),
     ],
 )
-def test_a_mistake_is_told(ask, request_, told):
+def test_a_mistake_is_an_error(ask, request_, message):
     with pytest.raises(grpc.RpcError) as error:
         ask(request_)
-    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, told)
+    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def test_an_unknown_domain_passes(ask):
@@ -149,8 +149,8 @@ def test_without_a_configuration_descriptors_meet_the_rules(tmp_path):
         assert headers["retry-after"] == "1800"
 
 
-def test_a_question_that_is_known_is_answered_as_before(tmp_path):
-    """The first question is read, the others are known: the counter is the same, and a reload forgets them."""
+def test_a_cached_request_is_answered_like_the_first(tmp_path):
+    """The first request is parsed, the others are cached: the counter is the same, and a reload clears the cache."""
     config = tmp_path / "limits.yaml"
     text = "domain: edge\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {}}}}}\n"
     config.write_text(text.format(5))
@@ -159,17 +159,17 @@ def test_a_question_that_is_known_is_answered_as_before(tmp_path):
         answers = [ask(asked({"user": "u"})) for _ in range(7)]
         assert [answer.statuses[0].limit_remaining for answer in answers] == [4, 3, 2, 1, 0, 0, 0]
         assert {answer.statuses[0].current_limit.requests_per_unit for answer in answers} == {5}
-        assert len(service.worker.doors[0].limits.known) == 1
+        assert len(service.worker.listeners[0].limits.questions) == 1
         assert ask(asked({"user": "u"}, hits=2)).overall_code == OVER
-        service.worker.keeper.switches.kill(True)
+        service.worker.decider.overrides.kill(True)
         assert ask(asked({"user": "u"})).overall_code == OK
-        service.worker.keeper.switches.kill(False)
+        service.worker.decider.overrides.kill(False)
         config.write_text(text.format(9))
         service.loop.call_soon_threadsafe(service.worker.reload)
         assert [ask(asked({"user": "u"})).statuses[0].current_limit.requests_per_unit for _ in range(2)] == [9, 9]
 
 
-def test_a_dead_store_is_stood_in_for(tmp_path):
+def test_the_fallback_answers_for_a_dead_store(tmp_path):
     config = tmp_path / "limits.yaml"
     rate = "{unit: day, requests_per_unit: 8}"
     config.write_text(f"domain: edge\ndescriptors:\n  - {{key: user, rate_limit: {rate}}}\n")
@@ -178,7 +178,7 @@ def test_a_dead_store_is_stood_in_for(tmp_path):
         with running(envoy_config=config, grpc=ANY, http=None, store=store) as service, connected(service) as channel:
             ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
             assert [ask(asked({"user": "u"})).overall_code for _ in range(6)] == codes
-            assert service.worker.keeper.tally.store_errors == 6
+            assert service.worker.decider.counters.store_errors == 6
 
 
 @settings(max_examples=60)
@@ -187,7 +187,7 @@ def test_a_dead_store_is_stood_in_for(tmp_path):
         st.binary(max_size=80), st.binary(max_size=20).map(lambda end: asked({"a": "b"}).SerializeToString() + end)
     )
 )
-def test_no_bytes_bring_the_door_down(channel, sent):
+def test_no_bytes_bring_the_listener_down(channel, sent):
     call = channel.unary_unary("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
     answer, outcome = call.with_call(sent, timeout=60) if is_read(sent) else (None, None)
     if outcome is None:

@@ -91,7 +91,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("body", "detail"), MISTAKES)
-def test_a_mistake_is_told_as_a_problem(service, body, detail):
+def test_a_mistake_becomes_a_problem_document(service, body, detail):
     status, fields, found = service.post("/v1/check", body)
     assert (status, fields["content-type"]) == (400, "application/problem+json")
     assert found["detail"] == detail
@@ -162,8 +162,8 @@ def test_described_requests_are_answered_while_the_store_is_dead(tmp_path):
             answers = [service.post("/v1/check", {"request": {"ip": "198.51.100.1"}}) for _ in range(4)]
             assert [status for status, _, _ in answers] == [200] * 4
             assert [found["allowed"] for _, _, found in answers] == [True, True, False, False]
-            told = [decision["reason"] for _, _, found in answers for decision in found["decisions"]]
-            assert set(told) == {"local"}
+            reasons = [decision["reason"] for _, _, found in answers for decision in found["decisions"]]
+            assert set(reasons) == {"local"}
 
 
 def test_the_same_answers_from_redis(redis_server):

@@ -20,20 +20,20 @@ def test_health_and_metrics(service):
     assert "198.51.100" not in text
 
 
-def test_whoever_is_refused_is_seen_by_digest_at_every_door():
+def test_refused_clients_are_counted_by_digest_on_every_listener():
     with running(resp=ANY) as service:
         for _ in range(3):
             service.post("/v1/check", {"key": ["a", 1], "limit": "1/hour"})
         with redis.Redis(port=service.addresses["resp"][1]) as client:
             for _ in range(5):
                 client.execute_command("CL.THROTTLE", "me", 0, 1, 3600)
-        keeper = service.worker.keeper
-        for door in service.worker.doors:  # what the second's turn does
-            service.loop.call_soon_threadsafe(door.timer.cancel)
-            service.loop.call_soon_threadsafe(door.sweep)
+        decider = service.worker.decider
+        for listener in service.worker.listeners:  # as once a second
+            service.loop.call_soon_threadsafe(listener.timer.cancel)
+            service.loop.call_soon_threadsafe(listener.sweep)
         service.call("GET", "/healthz")
-        assert sorted(count for _, count in keeper.tally.most_refused()) == [2, 4]
-        names = "".join(name for name, _ in keeper.tally.most_refused())
+        assert sorted(count for _, count in decider.counters.most_refused()) == [2, 4]
+        names = "".join(name for name, _ in decider.counters.most_refused())
         assert "me" not in names
         assert set(names) <= set("0123456789abcdef")
 
@@ -68,7 +68,7 @@ def test_what_passes_over_a_limit_is_counted_as_that(tmp_path):
         for path, times in (("/shadow", 5), ("/grace", 7), ("/half", 3)):
             for _ in range(times):
                 service.post("/v1/check", {"request": {"path": path, "ip": "198.51.100.1"}})
-        assert service.worker.keeper.tally.by_rule() == {
+        assert service.worker.decider.counters.by_rule() == {
             "later": {"allowed": 2, "shadow_refused": 3},
             "kind": {"allowed": 2, "graced": 3, "refused": 2},
             "half": {"allowed": 2, "shadow_refused": 1},
@@ -77,5 +77,5 @@ def test_what_passes_over_a_limit_is_counted_as_that(tmp_path):
         assert 'ratekeeper_decisions_total{rule="later",result="shadow_refused"} 3' in text
         assert 'ratekeeper_decisions_total{rule="later",result="allowed"} 2' in text
         assert 'ratekeeper_utilisation_ratio_count{rule="later"} 5' in text
-        service.worker.site.tick()
+        service.worker.routes.dashboard.tick()
         assert service.call("GET", "/v1/status")[2]["table"][1]["headroom"] == 0.0

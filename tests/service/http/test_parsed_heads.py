@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper.service.http import server as http
-from ratekeeper.service.http.response import TEXT, answer
+from ratekeeper.service.http.response import TEXT, response
 from ratekeeper.service.http.server import HttpConnection, HttpListener
 from ratekeeper.service.options import Bounds
 
@@ -54,29 +54,29 @@ class Transport:
         pass
 
 
-def told(parts, *, taught=None, learns=True):
-    """What the door answers to one connection that sends ``parts``, and which calls it saw; others sent ``taught``."""
+def exchange(parts, *, taught=None, learns=True):
+    """What a connection that sends ``parts`` gets back, and which calls were made; others sent ``taught`` before."""
     calls = []
 
     def route(call):
         calls.append((call.method, call.path, call.query, call.headers, call.body, call.peer))
-        return answer(200, b"%d" % len(calls), TEXT)
+        return response(200, b"%d" % len(calls), TEXT)
 
     async def run():
-        door = HttpListener(route, Bounds())
+        listener = HttpListener(route, Bounds())
         if not learns:
-            door.learn = lambda part, call: None
+            listener.remember = lambda part, call: None
         else:
             for part in parts if taught is None else taught:
-                before = HttpConnection(door)
+                before = HttpConnection(listener)
                 before.connection_made(Transport())
                 before.data_received(part)
             calls.clear()
-        guest = HttpConnection(door)
-        guest.connection_made(Transport())
+        connection = HttpConnection(listener)
+        connection.connection_made(Transport())
         for part in parts:
-            guest.data_received(part)
-        return guest.transport.written, guest.transport.closed, calls, len(door.heads)
+            connection.data_received(part)
+        return connection.transport.written, connection.transport.closed, calls, len(listener.heads)
 
     return asyncio.run(run())
 
@@ -91,29 +91,29 @@ def test_a_head_that_is_known_makes_no_difference(requests, cuts):
     whole = b"".join(requests)
     places = sorted({0, *[cut for cut in cuts if cut < len(whole)], len(whole)})
     for parts in (requests, [whole[first:last] for first, last in pairwise(places)]):
-        plain, known = told(parts, learns=False), told(parts, taught=requests)
-        assert date_less(known[0]) == date_less(plain[0])
-        assert known[1:3] == plain[1:3]
+        parsed, cached = exchange(parts, learns=False), exchange(parts, taught=requests)
+        assert date_less(cached[0]) == date_less(parsed[0])
+        assert cached[1:3] == parsed[1:3]
 
 
 def test_a_head_is_known_after_once_and_only_whole():
-    assert told([GOOD])[3] == 1
-    assert told([GOOD + GOOD])[3] == 0  # a part with more than one request teaches nothing
-    assert told([GOOD, GOOD + GOOD + GOOD])[2] == told([GOOD] * 4, learns=False)[2]
-    assert told([GOOD[:50], GOOD[50:]])[3] == 0
-    assert told([GOOD.replace(b"host: x", b"connection: close")])[3] == 0
+    assert exchange([GOOD])[3] == 1
+    assert exchange([GOOD + GOOD])[3] == 0  # a part with more than one request teaches nothing
+    assert exchange([GOOD, GOOD + GOOD + GOOD])[2] == exchange([GOOD] * 4, learns=False)[2]
+    assert exchange([GOOD[:50], GOOD[50:]])[3] == 0
+    assert exchange([GOOD.replace(b"host: x", b"connection: close")])[3] == 0
 
 
 def test_heads_are_bounded(monkeypatch):
     monkeypatch.setattr(http, "MOST_HEADS", 4)
     many = [GOOD.replace(b"host: x", b"host: %d" % number) for number in range(10)]
-    assert told(many)[3] <= 4
+    assert exchange(many)[3] <= 4
     long = GOOD.replace(b"host: x", b"host: " + b"x" * http.LONGEST_HEAD)
-    assert told([long])[3] == 0
+    assert exchange([long])[3] == 0
 
 
 def test_a_known_head_may_be_cut_anywhere():
     whole = GOOD + GOOD
-    plain = told([whole], learns=False)[2]
+    plain = exchange([whole], learns=False)[2]
     for place in range(1, len(whole)):
-        assert told([whole[:place], whole[place:]], taught=[GOOD])[2] == plain, place
+        assert exchange([whole[:place], whole[place:]], taught=[GOOD])[2] == plain, place

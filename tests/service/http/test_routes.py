@@ -4,12 +4,12 @@ import json
 from importlib.resources import files
 
 from ratekeeper import Decision
-from ratekeeper.service.http.routes import AT_ONCE
+from ratekeeper.service.http.routes import LINES_PER_TURN
 from tests.service.http.conftest import RULES
 from tests.service.running import running
 
 
-def test_other_methods_and_paths_are_told(service):
+def test_other_methods_and_paths_are_rejected(service):
     assert service.call("GET", "/v1/check")[0] == 405
     assert service.call("GET", "/nowhere")[0] == 404
 
@@ -17,10 +17,10 @@ def test_other_methods_and_paths_are_told(service):
 def test_the_openapi_document_names_the_paths_that_are_served(service):
     document = service.call("GET", "/openapi.json")[2]
     assert document == json.loads(files("ratekeeper.service.http").joinpath("openapi.json").read_text())
-    assert set(document["paths"]) == set(service.worker.site.paths) - {"/"}
+    assert set(document["paths"]) == set(service.worker.routes.paths) - {"/"}
 
 
-def test_switches_need_the_token_and_change_the_rules(service):
+def test_overrides_need_the_token_and_change_the_rules(service):
     request = {"request": {"path": "/shadow", "ip": "198.51.100.20"}}
     asked = {"rule": "later", "mode": "enforce"}
     assert service.post("/v1/admin/switch", asked)[0] == 401
@@ -41,11 +41,11 @@ def test_switches_need_the_token_and_change_the_rules(service):
 def test_a_thousand_names_keep_nobody_waiting():
     """Metrics of many names let others in between, and the dashboard's history has only those that were busy."""
     with running() as service:
-        tally, site = service.worker.keeper.tally, service.worker.site
+        counters, routes = service.worker.decider.counters, service.worker.routes
         for number in range(1000):
-            tally.count(f"name {number}", Decision(True, 10, 5))
+            counters.count(f"name {number}", Decision(True, 10, 5))
         turns = 0
-        scrape = site.metrics(None).__await__()
+        scrape = routes.metrics(None).__await__()
         try:
             while True:
                 next(scrape)
@@ -53,12 +53,12 @@ def test_a_thousand_names_keep_nobody_waiting():
         except StopIteration as done:
             lines = done.value.decode().splitlines()
         assert len(lines) > 10_000
-        assert abs(turns - len(lines) // AT_ONCE) <= 1
+        assert abs(turns - len(lines) // LINES_PER_TURN) <= 1
 
         async def point():
-            site.tick()
-            tally.count("name 7", Decision(False, 10, 0))
-            return site.tick()["rules"]
+            routes.dashboard.tick()
+            counters.count("name 7", Decision(False, 10, 0))
+            return routes.dashboard.tick()["rules"]
 
         assert service.run(point()) == {"name 7": [0, 1, 0]}
 

@@ -1,4 +1,4 @@
-"""The HTTP door: order, bounds, and clients that mean harm."""
+"""The HTTP listener: order, bounds, and clients that mean harm."""
 
 import asyncio
 import socket
@@ -19,11 +19,11 @@ def post(body, more=b""):
 
 
 def talk(service, sent):
-    """What comes back until the door hangs up."""
-    with socket.create_connection(service.addresses["http"], 60) as wire:
-        wire.sendall(sent)
+    """What comes back until the listener hangs up."""
+    with socket.create_connection(service.addresses["http"], 60) as client:
+        client.sendall(sent)
         found = b""
-        while part := wire.recv(65536):
+        while part := client.recv(65536):
             found += part
         return found
 
@@ -43,7 +43,7 @@ def test_requests_sent_ahead_are_answered_in_order(service):
 
 
 def test_exactly_the_limit_passes_of_ten_times_as_many_at_once(service):
-    """Thirty connections, all sending ahead."""
+    """Thirty connections, all pipelining."""
     found = []
 
     def client():
@@ -82,7 +82,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("sent", "status"), BROKEN)
-def test_what_cannot_be_taken_is_refused_and_the_door_closed(service, sent, status):
+def test_what_cannot_be_taken_is_refused_and_the_connection_closed(service, sent, status):
     found = talk(service, sent)
     assert status in found.split(b"\r\n")[0] + b" "
     assert b"connection: close" in found
@@ -95,13 +95,13 @@ def test_slow_clients_are_cut_off():
         assert talk(service, b"") == b""
 
 
-def test_more_connections_than_there_is_room_for_are_told_so():
+def test_more_connections_than_there_is_room_for_are_rejected():
     with running(bounds=Bounds(connections=2)) as service:
         address = service.addresses["http"]
         with socket.create_connection(address) as one, socket.create_connection(address) as two:
-            for wire in (one, two):
-                wire.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-                assert wire.recv(100).startswith(b"HTTP/1.1 200")
+            for client in (one, two):
+                client.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert client.recv(100).startswith(b"HTTP/1.1 200")
             assert talk(service, b"").startswith(b"HTTP/1.1 503")
 
 
@@ -123,10 +123,10 @@ def test_answers_under_way_finish_and_health_turns_red_first(tmp_path, monkeypat
         for thread in threads:
             thread.start()
         closing = threading.Thread(target=lambda: service.run(service.worker.close()))
-        while service.worker.keeper.tally.doors.get("http", 0) < 20:
+        while service.worker.decider.counters.calls.get("http", 0) < 20:
             pass
         closing.start()
-        while service.worker.keeper.is_ready:
+        while service.worker.decider.is_ready:
             pass
         assert service.call("GET", "/readyz")[0] == 503
         service.loop.call_soon_threadsafe(noticed.set)
@@ -140,9 +140,9 @@ def test_an_answer_that_waits_holds_back_those_behind_it(tmp_path):
     rules = '[[rules]]\nname = "queue"\nby = "all"\nlimit = "20/second burst 20 leaky_bucket"\n'
     with running(tmp_path, 'trusted_proxies = ["127.0.0.1"]\n' + rules) as service:
         turn = b"GET /v1/auth HTTP/1.1\r\nhost: x\r\nx-original-uri: /\r\n\r\n"
-        told = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
+        missing = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
         last = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-        found = talk(service, turn + turn + told + turn + last)
+        found = talk(service, turn + turn + missing + turn + last)
         assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"404", b"200", b"200"]
         assert found.endswith(b"ok\n")
 
@@ -159,12 +159,12 @@ def test_an_answer_that_waits_holds_back_those_behind_it(tmp_path):
         ).map(lambda parts: b"%b %b HTTP/1.1\r\n%b\r\n\r\n%b" % (parts[0], parts[1], b"\r\n".join(parts[2]), parts[3])),
     )
 )
-def test_no_bytes_bring_the_door_down(service, sent):
-    with socket.create_connection(service.addresses["http"], 60) as wire:
-        wire.sendall(sent)
-        wire.shutdown(socket.SHUT_WR)
+def test_no_bytes_bring_the_listener_down(service, sent):
+    with socket.create_connection(service.addresses["http"], 60) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
         found = b""
-        while part := wire.recv(65536):
+        while part := client.recv(65536):
             found += part
     assert b" 500 " not in found
     assert service.call("GET", "/healthz")[0] == 200

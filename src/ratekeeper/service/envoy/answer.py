@@ -1,6 +1,6 @@
-"""A RateLimitResponse as bytes, for the answer that is given most: one descriptor, one limit.
+"""A RateLimitResponse as bytes, for the most frequent case: one descriptor, one limit.
 
-What protobuf's own objects would write, to the byte, without making any: field numbers are those of rls.proto.
+The bytes are those that protobuf writes, without creating its objects.  Field numbers are those of rls.proto.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OK, OVER = 1, 2  # RateLimitResponse.Code
 MOST_REMAINING = 2**32 - 1
 
 
-def counted(tag: bytes, inner: bytes) -> bytes:
+def length_delimited(tag: bytes, inner: bytes) -> bytes:
     return b"%b%b%b" % (tag, write_varint(len(inner)), inner)
 
 
@@ -26,25 +26,25 @@ def header(name: bytes, value: int) -> bytes:
     return b"\x1a%c\x0a%c%b\x12%c%b" % (len(name) + len(text) + 4, len(name), name, len(text), text)
 
 
-def answered(current: bytes, decision: Decision, reset: float, retry: float | None) -> bytes:
-    """The answer to one descriptor under ``current``, its serialized limit; ``reset`` and ``retry`` in seconds."""
+def response(current: bytes, decision: Decision, reset: float, retry: float | None) -> bytes:
+    """The response for one descriptor; ``current`` is its serialized limit, ``reset`` and ``retry`` are seconds."""
     code = OK if decision.allowed else OVER
     micros = round(reset * SECOND)
     seconds, nanos = micros // SECOND, micros % SECOND * 1000
     duration = (b"\x08" + write_varint(seconds) if seconds else b"") + (b"\x10" + write_varint(nanos) if nanos else b"")
-    left = decision.remaining
+    remaining = decision.remaining
     status = b"\x08%c%b%b%b" % (
         code,
         current,
-        b"\x18" + write_varint(min(left, MOST_REMAINING)) if left else b"",
-        counted(b"\x22", duration),
+        b"\x18" + write_varint(min(remaining, MOST_REMAINING)) if remaining else b"",
+        length_delimited(b"\x22", duration),
     )
-    parts = [b"\x08%c" % code, counted(b"\x12", status)]
+    parts = [b"\x08%c" % code, length_delimited(b"\x12", status)]
     if code == OVER and retry is not None:
         parts.append(header(b"retry-after", max(1, -int(-retry // 1))))
     parts += [
         header(b"x-ratelimit-limit", decision.limit),
-        header(b"x-ratelimit-remaining", left),
+        header(b"x-ratelimit-remaining", remaining),
         header(b"x-ratelimit-reset", -int(-reset // 1)),
     ]
     return b"".join(parts)

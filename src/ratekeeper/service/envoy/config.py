@@ -1,9 +1,9 @@
-"""Envoy's descriptors -> limits, by a configuration of envoyproxy/ratelimit taken as it is.
+"""Envoy's descriptors -> limits, by an unchanged configuration of envoyproxy/ratelimit.
 
-At each entry the tree is asked, in this order, for the key with exactly this value, for a value with a ``*`` that fits,
-and for the key alone.  A limit counts only if it stands at the last entry.  Limits count by the whole path of keys and
-values, encoded so that no two paths share a counter; ``share_threshold`` counts all values of a wildcard together.
-Windows are fixed, as that service's are, unless ``algorithm`` in a ``rate_limit`` names another.
+Each entry of a descriptor is looked up in this order: the key with exactly this value, the key with a ``*`` pattern
+that matches the value, the key alone.  Only the limit of the last entry applies.  A limit counts by the whole path of
+keys and values, encoded so that no two paths share a counter; ``share_threshold`` counts all values of a pattern
+together.  Windows are fixed, as in that service, unless ``algorithm`` in a ``rate_limit`` names another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NODE_KEYS = ("key", "value", "rate_limit", "shadow_mode", "detailed_metric", "de
 
 
 class Rate:
-    """One limit of the tree.  ``limit`` is None where nobody may pass; ``is_unlimited`` where everybody may."""
+    """One limit of the tree.  ``limit`` is None if no request may pass, or if all may (``is_unlimited``)."""
 
     __slots__ = ("count", "is_shadow", "is_unlimited", "limit", "name", "path", "replaces", "unit")
 
@@ -57,13 +57,13 @@ class Rate:
 
 
 class DescriptorNode:
-    """What may follow an entry."""
+    """The entries that may follow an entry."""
 
     __slots__ = ("alone", "exact", "rate", "shares", "wild")
 
     def __init__(self) -> None:
         self.exact: dict[Entry, DescriptorNode] = {}
-        self.wild: list[tuple[str, str, str, DescriptorNode]] = []  # key, what a value begins with, the pattern
+        self.wild: list[tuple[str, str, str, DescriptorNode]] = []  # key, prefix of the value, pattern
         self.alone: dict[str, DescriptorNode] = {}
         self.rate: Rate | None = None
         self.shares = False
@@ -77,116 +77,122 @@ class Descriptors:
         self.rates: list[Rate] = []
 
     def find(self, domain: str, entries: Sequence[Entry]) -> tuple[Rate, tuple[Any, ...]] | None:
-        """The limit of a descriptor, and the key it counts by."""
+        """The limit of a descriptor, and the key that it counts by."""
         node = self.domains.get(domain)
         if node is None:
             return None
         parts: list[Any] = [domain]
         for key, value in entries:
-            counted = value
+            counted_value = value
             following = node.exact.get((key, value))
             if following is None:
-                for own, start, pattern, candidate in node.wild:
-                    if own == key and value.startswith(start):
+                for wild_key, prefix, pattern, candidate in node.wild:
+                    if wild_key == key and value.startswith(prefix):
                         following = candidate
                         if candidate.shares:
-                            counted = pattern
+                            counted_value = pattern
                         break
             if following is None:
                 following = node.alone.get(key)
             if following is None:
                 return None
-            parts += [key, counted]
+            parts += [key, counted_value]
             node = following
         return None if node.rate is None else (node.rate, tuple(parts))
 
-    def add(self, found: dict[str, Any], file: str) -> None:
-        """Take one file's contents."""
+    def add(self, content: dict[str, Any], file: str) -> None:
+        """Add the limits of one file."""
         place = Place(f"{file}: ")
-        domain = found.get("domain")
+        domain = content.get("domain")
         if not isinstance(domain, str) or not domain:
-            place.key("domain").refuse("text", domain, "It is what the Envoy filter sends as domain.")
+            place.key("domain").refuse("text", domain, "It is the domain that the Envoy filter sends.")
         if domain in self.domains:
             place.key("domain").refuse("a domain of its own", domain, "Another file has it.")
         root = self.domains[domain] = DescriptorNode()
-        self.grow(place, root, found.get("descriptors", ()), domain)
+        self.add_children(place, root, content.get("descriptors", ()), domain)
 
-    def grow(self, place: Place, node: DescriptorNode, found: Any, path: str) -> None:
-        if not isinstance(found, (list, tuple)):
-            place.key("descriptors").refuse("a list", found)
-        for number, own in enumerate(found):
+    def add_children(self, place: Place, node: DescriptorNode, children: Any, path: str) -> None:
+        if not isinstance(children, (list, tuple)):
+            place.key("descriptors").refuse("a list", children)
+        for number, fields in enumerate(children):
             here = place.key("descriptors").key(number)
-            if not isinstance(own, dict):
-                here.refuse("a table", own)
-            for name in own:
+            if not isinstance(fields, dict):
+                here.refuse("a table", fields)
+            for name in fields:
                 if name not in NODE_KEYS:
                     here.refuse(f"one of {', '.join(NODE_KEYS)}", name, did_you_mean(str(name), NODE_KEYS).strip())
-            key = own.get("key")
+            key = fields.get("key")
             if not isinstance(key, str) or not key:
                 here.key("key").refuse("text", key)
-            value = "" if own.get("value") is None else str(own["value"])
-            inner = DescriptorNode()
+            value = "" if fields.get("value") is None else str(fields["value"])
+            child = DescriptorNode()
             name = f"{path}.{key}" + (f"_{value}" if value else "")
-            self.plant(here, node, inner, key, value)
-            if own.get("rate_limit") is not None:
-                inner.rate = rate_of(here.key("rate_limit"), own["rate_limit"], name, bool(own.get("shadow_mode")))
-                self.rates.append(inner.rate)
-            inner.shares = bool(own.get("share_threshold"))
-            self.grow(here, inner, own.get("descriptors") or (), name)
+            self.add_child(here, node, child, key, value)
+            if fields.get("rate_limit") is not None:
+                child.rate = rate_of(
+                    here.key("rate_limit"), fields["rate_limit"], name, bool(fields.get("shadow_mode"))
+                )
+                self.rates.append(child.rate)
+            child.shares = bool(fields.get("share_threshold"))
+            self.add_children(here, child, fields.get("descriptors") or (), name)
 
-    def plant(self, place: Place, node: DescriptorNode, inner: DescriptorNode, key: str, value: str) -> None:
+    def add_child(self, place: Place, node: DescriptorNode, child: DescriptorNode, key: str, value: str) -> None:
         if value.endswith("*"):
-            node.wild.append((key, value[:-1], value, inner))
-            node.wild.sort(key=lambda one: -len(one[1]))  # the most exact first
+            node.wild.append((key, value[:-1], value, child))
+            node.wild.sort(key=lambda entry: -len(entry[1]))  # the longest prefix first
         elif value:
             if (key, value) in node.exact:
                 place.refuse("a key and value of their own", f"{key}: {value}", "They stand here twice.")
-            node.exact[key, value] = inner
+            node.exact[key, value] = child
         else:
             if key in node.alone:
                 place.refuse("a key of its own", key, "It stands here twice.")
-            node.alone[key] = inner
+            node.alone[key] = child
 
 
-def rate_of(place: Place, found: Any, path: str, is_shadow: bool) -> Rate:
-    if not isinstance(found, dict):
-        place.refuse("a table with unit and requests_per_unit", found)
-    for name in found:
+def rate_of(place: Place, fields: Any, path: str, is_shadow: bool) -> Rate:
+    if not isinstance(fields, dict):
+        place.refuse("a table with unit and requests_per_unit", fields)
+    for name in fields:
         if name not in RATE_KEYS:
             place.refuse(f"one of {', '.join(RATE_KEYS)}", name, did_you_mean(str(name), RATE_KEYS).strip())
-    name = str(found.get("name", ""))
-    replaces = frozenset(str(one.get("name")) for one in found.get("replaces") or () if isinstance(one, dict))
-    if found.get("unlimited"):
-        if "unit" in found or "requests_per_unit" in found:
-            place.refuse("no unit beside unlimited", found)
+    name = str(fields.get("name", ""))
+    replaces = frozenset(
+        str(replaced.get("name")) for replaced in fields.get("replaces") or () if isinstance(replaced, dict)
+    )
+    if fields.get("unlimited"):
+        if "unit" in fields or "requests_per_unit" in fields:
+            place.refuse("no unit beside unlimited", fields)
         return Rate(path, None, unit="second", count=0, name=name, replaces=replaces, is_shadow=is_shadow,
                     is_unlimited=True)  # fmt: skip
-    unit = str(found.get("unit", "")).lower()
+    unit = str(fields.get("unit", "")).lower()
     if unit not in SECONDS:
-        place.key("unit").refuse(f"one of {', '.join(SECONDS)}", found.get("unit"), did_you_mean(unit, SECONDS).strip())
-    count = found.get("requests_per_unit")
+        place.key("unit").refuse(
+            f"one of {', '.join(SECONDS)}", fields.get("unit"), did_you_mean(unit, SECONDS).strip()
+        )
+    count = fields.get("requests_per_unit")
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**32:
         place.key("requests_per_unit").refuse("a whole number from 0 to 4,294,967,295", count)
     try:
-        limit = limit_of(count, unit, str(found.get("algorithm", "fixed_window")), found.get("burst"))
+        limit = limit_of(count, unit, str(fields.get("algorithm", "fixed_window")), fields.get("burst"))
     except InvalidLimit as error:
         place.refuse("a limit that is possible", None, str(error))
     return Rate(path, limit, unit=unit, count=count, name=name, replaces=replaces, is_shadow=is_shadow)
 
 
 def limit_of(count: int, unit: str, algorithm: str = "fixed_window", burst: int | None = None) -> Limit | None:
-    """None where the count is 0: nobody passes."""
+    """The limit, or None if the count is 0: then no request passes."""
     return Limit(count, SECONDS[unit], burst=burst, algorithm=algorithm) if count else None
 
 
 def load(path: Path) -> Descriptors:
-    """A file of envoyproxy/ratelimit, or a folder of them."""
-    found = Descriptors()
+    """Read a configuration file of envoyproxy/ratelimit, or a folder of them."""
+    descriptors = Descriptors()
     files: Iterable[Path] = [path]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml", ".json"))
     for file in files:
-        found.add(read(file), file.name)
-    if not found.domains:
+        descriptors.add(read(file), file.name)
+    if not descriptors.domains:
         raise InvalidInput(f"{path.name}: expected at least one .yaml file, got none.")
-    return found
+    return descriptors

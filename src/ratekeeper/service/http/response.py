@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers as bytes.  What every answer carries is put together once, not for each."""
+"""HTTP/1.1 responses as bytes.  The header lines that responses share are built once a second."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 class Heads:
-    """The first lines of an answer by status and media type, with the date of this second."""
+    """The first lines of a response by status and media type, with the date of this second."""
 
-    __slots__ = ("known",)
+    __slots__ = ("cached",)
 
     def __init__(self) -> None:
-        self.known: dict[tuple[int, bytes], bytes] = {}
+        self.cached: dict[tuple[int, bytes], bytes] = {}
 
     def tick(self) -> None:
-        """Forget the heads: the second is over, and with it their date."""
-        self.known.clear()
+        """Forget all heads: the second is over, and with it their date."""
+        self.cached.clear()
 
     def head(self, status: int, media: bytes) -> bytes:
-        found = self.known.get((status, media))
-        if found is None:
-            found = b"HTTP/1.1 %d %b\r\ndate: %b\r\nserver: ratekeeper\r\n" % (
+        head = self.cached.get((status, media))
+        if head is None:
+            head = b"HTTP/1.1 %d %b\r\ndate: %b\r\nserver: ratekeeper\r\n" % (
                 status,
                 REASONS.get(status, b"Refused"),
                 formatdate(usegmt=True).encode(),
             )
             if media:
-                found += b"content-type: " + media + b"\r\n"
+                head += b"content-type: " + media + b"\r\n"
             if media != b"text/html; charset=utf-8":
-                found += b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
-            self.known[status, media] = found + b"content-length: "
-        return self.known[status, media]
+                head += b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
+            head += b"content-length: "
+            self.cached[status, media] = head
+        return head
 
 
 HEADS = Heads()
 
 
-def answer(status: int, body: bytes, media: bytes = JSON, fields: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """A whole response."""
+def response(status: int, body: bytes, media: bytes = JSON, fields: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    """A complete response."""
     head = HEADS.head(status, media)
     if not fields:
         return b"%b%d\r\n\r\n%b" % (head, len(body), body)
@@ -58,10 +59,10 @@ def answer(status: int, body: bytes, media: bytes = JSON, fields: Iterable[tuple
 
 
 def problem(status: int, detail: str, fields: Iterable[tuple[bytes, bytes]] = (), **more: object) -> bytes:
-    """An error as RFC 9457 wants it."""
+    """An error as a problem document (RFC 9457)."""
     title = REASONS[status].decode()
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    return answer(status, dumps(body).encode() + b"\n", PROBLEM, fields)
+    return response(status, dumps(body).encode() + b"\n", PROBLEM, fields)
 
 
 encode = JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode

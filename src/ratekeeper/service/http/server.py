@@ -1,4 +1,4 @@
-"""The HTTP door: bytes -> calls -> answers.  What each call means is the route's business."""
+"""The HTTP/1.1 listener: bytes -> calls -> responses.  The routes know what a call means."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from ratekeeper.service.options import Bounds
 
-    Answer: TypeAlias = "bytes | Awaitable[bytes] | Stream"
-    Route = Callable[["Call"], Answer]
-    Head = tuple[str, str, str, list[tuple[bytes, bytes]], int]  # of a call, and how long its body is
+    AnyResponse: TypeAlias = "bytes | Awaitable[bytes] | Stream"
+    Route = Callable[["Call"], AnyResponse]
+    Head = tuple[str, str, str, list[tuple[bytes, bytes]], int]  # method, path, query, headers, length of the body
 
-BUSY = "The service has as much to do as it can. Try again in a moment."
-FAILED = "The service failed. The cause is in its log."
+BUSY = "The service is at capacity. Try again in a moment."
+FAILED = "The service failed. Its log says why."
 CLOSE = (b"connection", b"close")
 MOST_HEADERS = 200
-MOST_HEADS = 512  # that are remembered
+MOST_HEADS = 512  # cached ones
 LONGEST_HEAD = 2048
 END = b"\r\n\r\n"
 SPECIAL = frozenset({b"connection", b"expect", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"})
@@ -46,13 +46,13 @@ class Call:
         self.peer = peer
 
     def value(self, name: bytes) -> str | None:
-        """A header that came once; None where it is missing, or there are several to choose from."""
-        found = [value for header, value in self.headers if header == name]
-        return found[0].decode("latin-1").strip() or None if len(found) == 1 else None
+        """The value of a header; None if it is missing, empty, or sent more than once."""
+        values = [value for header, value in self.headers if header == name]
+        return values[0].decode("latin-1").strip() or None if len(values) == 1 else None
 
 
 class Stream:
-    """An answer without an end: ``head`` first, then whatever ``run`` writes until it returns or the client leaves."""
+    """An endless response: ``head`` first, then what ``run`` writes until it returns or the client leaves."""
 
     __slots__ = ("head", "run")
 
@@ -62,6 +62,8 @@ class Stream:
 
 
 class TooLarge(Exception):
+    """A request is above a bound; raised through httptools."""
+
     def __init__(self, status: int) -> None:
         self.status = status
 
@@ -69,21 +71,21 @@ class TooLarge(Exception):
 class HttpConnection(ClientConnection):
     """One HTTP client."""
 
-    door: HttpListener
+    listener: HttpListener
 
-    def __init__(self, door: HttpListener) -> None:
-        super().__init__(door)
+    def __init__(self, listener: HttpListener) -> None:
+        super().__init__(listener)
         self.parser = httptools.HttpRequestParser(self)
         self.target = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.parts: list[bytes] = []
         self.size = 0
-        self.most_head = door.bounds.head
+        self.most_head = listener.bounds.head
         self.expects = False
         self.stream: asyncio.Task[None] | None = None
-        self.begun = b""  # what was received, where it begins with a request
+        self.received = b""  # the present read, if a request begins with it
 
-    def busy(self) -> bytes:
+    def busy_response(self) -> bytes:
         return problem(503, BUSY, [(b"retry-after", b"1"), CLOSE])
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -92,14 +94,14 @@ class HttpConnection(ClientConnection):
         super().connection_lost(error)
 
     def data_received(self, part: bytes) -> None:
-        if self.is_last:
+        if self.is_ending:
             return
         if not self.is_receiving:
-            part = self.read_known(part)
+            part = self.take_cached_heads(part)
             if not part:
                 self.flush()
                 return
-            self.begun = part
+            self.received = part
         try:
             self.parser.feed_data(part)
         except httptools.HttpParserUpgrade:
@@ -107,31 +109,31 @@ class HttpConnection(ClientConnection):
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, TooLarge):
-                self.refuse(cause.status, "The request is larger than this service takes.")
+                self.refuse(cause.status, "The request is larger than this service accepts.")
             else:
                 self.refuse(400, "expected HTTP/1.1, got something else.")
-        self.begun = b""
+        self.received = b""
         self.flush()
 
-    def read_known(self, part: bytes) -> bytes:
-        """Answer the requests whose head, to the byte, was parsed before; what is left must be parsed."""
-        door = self.door
+    def take_cached_heads(self, part: bytes) -> bytes:
+        """Take the requests whose head, byte for byte, is in the cache; returns the rest, which must be parsed."""
+        listener = self.listener
         while True:
             end = part.find(END)
-            known = door.heads.get(part[:end]) if end > 0 else None
-            if known is None:
+            head = listener.heads.get(part[:end]) if end > 0 else None
+            if head is None:
                 return part
-            method, path, query, headers, length = known
+            method, path, query, headers, length = head
             end += 4
             if len(part) < end + length:
                 return part
-            self.since = door.loop.time()
-            self.take(Call(method, path, query, headers, part[end : end + length], self.peer), not door.is_draining)
+            self.active_at = listener.loop.time()
+            self.take(Call(method, path, query, headers, part[end : end + length], self.peer), not listener.is_draining)
             part = part[end + length :]
-            if not part or self.is_last:
+            if not part or self.is_ending:
                 return b""
 
-    # What httptools calls, in this order, for each request.
+    # httptools calls these, in this order, for each request.
 
     def on_message_begin(self) -> None:
         self.target = b""
@@ -139,7 +141,7 @@ class HttpConnection(ClientConnection):
         self.parts = []
         self.size = 0
         self.is_receiving = True
-        self.since = self.door.loop.time()
+        self.active_at = self.listener.loop.time()
 
     def on_url(self, part: bytes) -> None:
         self.target += part
@@ -167,90 +169,92 @@ class HttpConnection(ClientConnection):
 
     def on_body(self, part: bytes) -> None:
         self.size += len(part)
-        if self.size > self.door.bounds.body:
+        if self.size > self.listener.bounds.body:
             raise TooLarge(413)
         self.parts.append(part)
 
     def on_message_complete(self) -> None:
-        if self.is_last:
+        if self.is_ending:
             return
         self.is_receiving = False
-        parser, parts, door = self.parser, self.parts, self.door
+        parser, parts, listener = self.parser, self.parts, self.listener
         method = parser.get_method().decode("ascii")
         body = (parts[0] if len(parts) == 1 else b"".join(parts)) if parts else b""
         path, _, query = self.target.decode("latin-1").partition("?")
         if not path.startswith("/"):
             path = origin_form(path)
-        keep = parser.should_keep_alive() and not door.is_draining
+        keep_alive = parser.should_keep_alive() and not listener.is_draining
         call = Call(method, path, query, self.headers, body, self.peer)
-        if self.begun and keep:
-            door.learn(self.begun, call)
-        self.begun = b""  # what follows in the same part is no beginning
-        self.take(call, keep)
+        if self.received and keep_alive:
+            listener.remember(self.received, call)
+        self.received = b""  # the next request of this read does not begin with it
+        self.take(call, keep_alive)
 
-    def take(self, call: Call, keep: bool) -> None:
-        """Answer one request, now or later; ``keep``: and go on with the next."""
-        door, method = self.door, call.method
-        found: Any
-        if door.waiting >= door.bounds.waiting:
-            door.turned_away[door.name] += 1
-            found = problem(503, BUSY, [(b"retry-after", b"1")])
+    def take(self, call: Call, keep_alive: bool) -> None:
+        """Answer one request, now or later; without ``keep_alive`` it is the last of its connection."""
+        listener, method = self.listener, call.method
+        response: Any
+        if listener.waiting >= listener.bounds.waiting:
+            listener.turned_away[listener.name] += 1
+            response = problem(503, BUSY, [(b"retry-after", b"1")])
         else:
             try:
-                found = door.route(call)
+                response = listener.route(call)
             except Exception as error:
-                found = fell(error, method, keep)
-        if found.__class__ is bytes:
-            self.put(found if keep and method != "HEAD" else shaped(found, method, keep))
-        elif isinstance(found, Stream):
-            self.begin(found)
+                response = failure(error, method, keep_alive)
+        if response.__class__ is bytes:
+            self.respond(response if keep_alive and method != "HEAD" else adapted(response, method, keep_alive))
+        elif isinstance(response, Stream):
+            self.start_stream(response)
             return
         else:
-            self.wait(later(found, method, keep), lambda error: fell(error, method, keep))
-        if not keep:
-            self.is_last = True
+            self.respond_later(
+                adapted_later(response, method, keep_alive), lambda error: failure(error, method, keep_alive)
+            )
+        if not keep_alive:
+            self.is_ending = True
 
     @property
-    def is_engaged(self) -> bool:
+    def is_streaming(self) -> bool:
         return self.stream is not None
 
-    def begin(self, stream: Stream) -> None:
+    def start_stream(self, stream: Stream) -> None:
         """Give the rest of this connection to a stream."""
-        self.is_last = True
+        self.is_ending = True
         self.ready.append(stream.head)
-        self.door.streams += 1
+        self.listener.streams += 1
 
         async def run() -> None:
             try:
                 await stream.run(self)
             finally:
-                self.door.streams -= 1
+                self.listener.streams -= 1
                 self.transport.close()
 
-        self.stream = self.door.loop.create_task(run())
+        self.stream = self.listener.loop.create_task(run())
 
     def refuse(self, status: int, detail: str) -> None:
-        """Answer what cannot be read, and hang up: what follows cannot be told apart from it."""
-        if not self.is_last:
-            self.is_last = self.is_receiving = True
-            self.put(problem(status, detail, [CLOSE]))
+        """Answer a malformed request and hang up: where the next request would begin is unknown."""
+        if not self.is_ending:
+            self.is_ending = self.is_receiving = True
+            self.respond(problem(status, detail, [CLOSE]))
 
-    def too_slow(self) -> None:
+    def on_slow_request(self) -> None:
         self.refuse(408, "The request did not arrive in time.")
         self.flush()
 
-    def finish(self) -> None:
+    def drain(self) -> None:
         if self.stream is not None:
             self.stream.cancel()
         else:
-            super().finish()
+            super().drain()
 
 
 class HttpListener(Listener):
-    """HTTP/1.1.  ``route`` turns a call into its answer."""
+    """HTTP/1.1.  ``route`` turns a call into its response."""
 
     name = "http"
-    guest = HttpConnection
+    connection_class = HttpConnection
 
     def __init__(self, route: Route, bounds: Bounds, turned_away: dict[str, int] | None = None) -> None:
         super().__init__(bounds, turned_away)
@@ -258,8 +262,8 @@ class HttpListener(Listener):
         self.streams = 0
         self.heads: dict[bytes, Head] = {}
 
-    def learn(self, part: bytes, call: Call) -> None:
-        """Remember the head of ``part``, all of which was this call: most clients send the same one every time."""
+    def remember(self, part: bytes, call: Call) -> None:
+        """Cache the head of ``part`` if ``part`` is exactly this call: most clients send the same head every time."""
         head, _, body = part.partition(END)
         if len(head) > LONGEST_HEAD or not head.startswith(call.method.encode()) or len(body) != len(call.body):
             return
@@ -277,23 +281,23 @@ class HttpListener(Listener):
         super().sweep()
 
 
-async def later(found: Awaitable[bytes], method: str, keep: bool) -> bytes:
-    return shaped(await found, method, keep)
+async def adapted_later(response: Awaitable[bytes], method: str, keep_alive: bool) -> bytes:
+    return adapted(await response, method, keep_alive)
 
 
-def fell(error: Exception, method: str, keep: bool) -> bytes:
+def failure(error: Exception, method: str, keep_alive: bool) -> bytes:
     log.error("http: a call failed", exc_info=error)
-    return shaped(problem(500, FAILED), method, keep)
+    return adapted(problem(500, FAILED), method, keep_alive)
 
 
-def shaped(found: bytes, method: str, keep: bool) -> bytes:
-    """The answer as this request wants it: without a body to HEAD, with notice where it is the last."""
+def adapted(response: bytes, method: str, keep_alive: bool) -> bytes:
+    """The response to this request: without a body for HEAD, with a ``connection: close`` if it is the last."""
     if method == "HEAD":
-        found = found[: found.index(b"\r\n\r\n") + 4]
-    return found if keep else found.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
+        response = response[: response.index(b"\r\n\r\n") + 4]
+    return response if keep_alive else response.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
 
 
 def origin_form(target: str) -> str:
-    """``http://host/path`` -> ``/path``; anything else is nobody's path."""
-    _, found, rest = target.partition("://")
-    return "/" + rest.partition("/")[2] if found else target
+    """``http://host/path`` -> ``/path``; any other target is returned as it is, and no route has it."""
+    _, scheme_end, rest = target.partition("://")
+    return "/" + rest.partition("/")[2] if scheme_end else target

@@ -1,0 +1,79 @@
+"""``/v1/admin/...``: overrides of modes, the kill switch and a reload, for callers with the admin token."""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from typing import TYPE_CHECKING
+
+from ratekeeper.errors import InvalidInput, InvalidRules, shown
+from ratekeeper.service.http.request_body import body_of, expect_fields
+from ratekeeper.service.http.response import as_json, problem, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ratekeeper.service.decider import Decider
+    from ratekeeper.service.http.server import Call
+
+
+class Admin:
+    """Changes while the service runs."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+        self.calls: dict[str, Callable[[Call], bytes]] = {
+            "/v1/admin/switch": self.set_mode,
+            "/v1/admin/kill": self.kill,
+            "/v1/admin/reload": self.reload,
+        }
+
+    def serve(self, call: Call) -> bytes:
+        """Answer any of the calls, if the caller has the admin token."""
+        token = self.decider.options.admin_token
+        if call.method != "POST":
+            return problem(405, f"{call.path}: expected POST, got {call.method}.", [(b"allow", b"POST")])
+        if token is None:
+            return problem(403, "admin: expected a service that was started with --admin-token.")
+        if not has_token(call, token):
+            return unauthorised()
+        try:
+            return self.calls[call.path](call)
+        except InvalidRules as error:
+            return problem(422, str(error))
+        except InvalidInput as error:
+            return problem(400, str(error))
+
+    def set_mode(self, call: Call) -> bytes:
+        """Override the mode of a rule; null restores the mode of the rules file."""
+        body = body_of(call)
+        expect_fields(body, frozenset({"rule", "mode"}))
+        name, mode = body.get("rule"), body.get("mode")
+        if name not in [rule.name for rule in self.decider.settings.rules]:
+            raise InvalidInput(f"rule: expected the name of a rule, got {shown(name)}.")
+        self.decider.overrides.set(str(name), mode)
+        self.decider.apply_overrides()
+        in_force = next(rule.mode for rule in self.decider.policy.rules if rule.name == name)
+        return response(200, as_json({"rule": name, "mode": in_force}))
+
+    def kill(self, call: Call) -> bytes:
+        """Turn all rules off at once, or back on."""
+        killed = body_of(call).get("killed")
+        if not isinstance(killed, bool):
+            raise InvalidInput(f"killed: expected true or false, got {shown(killed)}.")
+        self.decider.overrides.kill(killed)
+        self.decider.apply_overrides()
+        return response(200, as_json({"killed": self.decider.overrides.is_killed}))
+
+    def reload(self, call: Call) -> bytes:
+        """Read the rules file again, in this worker; SIGHUP reaches all workers."""
+        self.decider.reload()
+        return response(200, as_json({"rules": len(self.decider.policy.rules)}))
+
+
+def has_token(call: Call, token: str) -> bool:
+    scheme, _, sent = (call.value(b"authorization") or "").partition(" ")
+    return scheme.lower() == "bearer" and compare_digest(sent.strip().encode(), token.encode())
+
+
+def unauthorised() -> bytes:
+    return problem(401, "expected 'Authorization: Bearer TOKEN' with the token.", [(b"www-authenticate", b"Bearer")])
