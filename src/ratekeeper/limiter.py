@@ -80,10 +80,10 @@ class Front:
     at_once: Callable[..., Decision] | None = None  # a table's check, where admitted means admitted now
 
     def shut(self) -> None:
-        self.store = ClosedStore(self.name)  # type: ignore[assignment]
+        self.store = ClosedStore(self.name)
         self.at_once = None
         self.__dict__.pop("check", None)
-        self.lines.close(self.store.why)  # type: ignore[attr-defined]
+        self.lines.close(self.store.why)
 
     @property
     def is_closed(self) -> bool:
@@ -97,15 +97,15 @@ class Front:
 
     def table(self) -> Any:
         """Where ``check`` is answered with the least work, if the store has such a place."""
-        if not self.store.blocking:
-            try:
-                return self.store.table(self.name, self.limits)
-            except InvalidStore:  # there will be no limiter to close it
-                if self.owns_store:
-                    self.store.close()
-                raise
         make = getattr(self.store, "table", None)
-        return None if make is None else make(self.name, self.limits, self.on_store_error, self.lease)
+        if make is None:
+            return None
+        try:
+            return make(self.name, self.limits, self.on_store_error, lease=self.lease, strict=True)
+        except InvalidStore:  # there will be no limiter to close it
+            if self.owns_store and not self.store.blocking:
+                self.store.close()
+            raise
 
     def serve(self, table: Any) -> None:
         self.check = table.check  # the one bypass: the table's own method, with nothing in between

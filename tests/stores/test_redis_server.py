@@ -91,8 +91,8 @@ def test_a_refusal_writes_nothing_and_a_check_is_one_command(redis_server, store
         store.check(plan)
         store.check(plan)
     client.config_resetstat()
-    store.books.denials.clear()
-    store.books.ledgers.clear()
+    store.translator.refusals.clear()
+    store.translator.layouts.clear()
     for plan in plans:
         assert not any(store.check(plan))
     used = client.info("commandstats")
@@ -159,7 +159,7 @@ def test_tls(certificate):
         async def main():
             async with AsyncLimiter("5/minute", store=trusting) as limiter:
                 assert (await limiter.check("k")).remaining == 2
-                assert limiter.store.office().home.wire.file == -1  # what is encrypted only the loop may read
+                assert limiter.store.connections().server.wire.file == -1  # what is encrypted only the loop may read
 
         asyncio.run(main())
         assert "certificate verify failed" in Limiter("5/minute", store=url).check("k").reason.lower()
@@ -282,10 +282,10 @@ def test_keys_and_costs_that_must_be_looked_at(redis_server):
 def test_one_that_is_likely_to_stay_alone_is_sent_at_once(redis_server):
     async def main():
         store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
-        link, ledger = store.office().home, store.books.ledger("s", Limit.parse("5/second"))
+        link, layout = store.connections().server, store.translator.layout("s", Limit.parse("5/second"))
 
         def ask():
-            return link.ask(CheckRequest(ledger, "k", 1))
+            return link.ask(CheckRequest(layout, "k", 1))
 
         await ask()
         first, second = ask(), ask()

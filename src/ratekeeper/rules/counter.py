@@ -41,7 +41,7 @@ class TierLimit:
         self.is_unlimited = isinstance(limit, Limit) and limit.is_unlimited
         self.check: Callable[..., Decision] | None = None
         if not store.blocking and not self.is_unlimited:
-            self.check = store.table_for(rule.name, limit).check
+            self.check = store.table(rule.name, limit).check
 
 
 class RuleCounter:

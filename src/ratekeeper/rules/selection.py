@@ -8,8 +8,7 @@ from ratekeeper.rules.counter import RuleCounter, TierLimit
 from ratekeeper.rules.rule import ANY_TIER
 
 if TYPE_CHECKING:
-    from ratekeeper.stores.memory import Prepared
-    from ratekeeper.stores.protocol import Store
+    from ratekeeper.stores.protocol import PreparedPlan, Store
 
 
 class PreparedChecks:
@@ -26,7 +25,7 @@ class PreparedChecks:
                 for entry in entries
             ]
         )
-        self.plan: Prepared | None = store.prepare(rows) if rows and store is not None else None
+        self.plan: PreparedPlan | None = store.prepare(rows) if rows and store is not None else None
         self.check = self.plan.check if self.plan is not None else None
 
 

@@ -148,7 +148,7 @@ class Decider:
     def counting(self, space: str, limit: Limit | LimitSet) -> tuple[Any, FallbackTable | None]:
         """The table and the desk of a limit: one of them at most."""
         if not self.policy.store.blocking:
-            return self.policy.store.table_for(space, limit), None
+            return self.policy.store.table(space, limit), None
         store: Any = self.policy.async_store
         return None, store.desk(space, limit)
 
