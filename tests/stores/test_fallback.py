@@ -165,7 +165,7 @@ def test_scaled_limits_are_always_possible(clock):
     store = RedisStore(NOWHERE, clock=clock, local_share=0.37)
     for text in ("999983/minute", "100000000000/day", "1000000000000/day burst 4503", "7 per 3 microseconds"):
         limit = parse_limits(text)
-        scaled = store.standby.scale(limit)
+        scaled = store.fallback.scale(limit)
         assert scaled.micros == limit.micros
         assert 0.37 * limit.count * 0.8 - 1 <= scaled.count <= 0.37 * limit.count
 

@@ -60,7 +60,7 @@ def prepare(limits: list[TierLimit]) -> Any:
 def table_of(limit: TierLimit) -> Any:
     """Where the limit is counted."""
     counter = limit.counter
-    return counter.store.table_for(counter.name, limit.limit, counter.rule.on_store_error)
+    return counter.store.table(counter.name, limit.limit, counter.rule.on_store_error)
 
 
 class NothingToCheck:
@@ -289,8 +289,6 @@ def is_denied(decision: Decision) -> bool:
 def selection_of(rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> Selection:
     """The quickest kind of selection that decides by these rules."""
     enforced_on = {id(counter.store) for counter in counters if not counter.is_shadow}
-    if not all(hasattr(counter.store, "prepare") for counter in counters):
-        return GeneralSelection(rules, counters)
     if len(enforced_on) > 1 or not all(counter.is_unconditional for counter in counters):
         return GeneralSelection(rules, counters)
     if len(counters) == 1 and not counters[0].is_shadow and not counters[0].by_tier:

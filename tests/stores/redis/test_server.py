@@ -86,8 +86,8 @@ def test_a_refusal_writes_nothing_and_a_check_is_one_command(redis_server, store
         store.check(plan)
         store.check(plan)
     client.config_resetstat()
-    store.books.denials.clear()
-    store.books.ledgers.clear()
+    store.translator.refusals.clear()
+    store.translator.layouts.clear()
     for plan in plans:
         assert not any(store.check(plan))
     used = client.info("commandstats")

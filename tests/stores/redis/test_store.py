@@ -12,6 +12,7 @@ from ratekeeper.stores.redis import connection as link
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import StoreContract, TimedStoreContract
+from tests.stores.prepared import ThroughPrepared, ThroughTables
 
 prefixes = itertools.count()
 ENDLESS = -1  # how a server tells of a key without an end; one that ended just now is -2
@@ -50,6 +51,18 @@ class TestRedisStore(OnServer, StoreContract):
 
     def make_store(self):
         return RedisStore(self.url, **self.options)
+
+
+class TestRedisStoreThroughPrepared(ThroughPrepared, TestRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+
+class TestRedisStoreThroughTables(ThroughTables, TestRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
 
 
 class TestRedisStoreWithoutCore(TestRedisStore):
@@ -101,3 +114,23 @@ class TestAsyncRedisStore(OnServer, TimedStoreContract):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+
+
+class TestTimedRedisStoreThroughPrepared(ThroughPrepared, TestTimedRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+
+class TestTimedRedisStoreThroughTables(ThroughTables, TestTimedRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+
+class TestAsyncRedisStoreThroughPrepared(ThroughPrepared, TestAsyncRedisStore):
+    pass
+
+
+class TestAsyncRedisStoreThroughTables(ThroughTables, TestAsyncRedisStore):
+    pass
