@@ -81,7 +81,7 @@ def test_an_event_loop_waits_for_a_lease_of_another_process(redis_server):
         stores = [AsyncRedisStore(redis_server.url, deadline=10) for _ in range(2)]
         one, two = (AsyncLimiter("1 concurrent", store=store, name=name) for store in stores)
         lease = await one.reserve("k")
-        waiter = asyncio.create_task(two.reserve("k", timeout=30).take())
+        waiter = asyncio.ensure_future(two.reserve("k", timeout=30))
         for _ in range(50):
             await asyncio.sleep(0)
         assert not waiter.done()
