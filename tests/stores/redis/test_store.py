@@ -79,7 +79,7 @@ class TestTimedRedisStore(OnServer, TimedStoreContract):
         TimedStoreContract.setup_method(self)
 
     def make_store(self):
-        # A refusal that is remembered does not mend a state from the future in the store: see test_denials.py.
+        # A refusal that is remembered does not mend a state from the future in the store: see test_refusal_cache.py.
         return RedisStore(self.url, clock=self.clock, deny_cache=False, **self.options)
 
     def test_long_logs_walk_like_short_ones(self):
