@@ -63,8 +63,8 @@ class Pipe:
 
     def checks(self, *plans: Plan) -> bytes:
         """One EVALSHA that decides these plans."""
-        books = self.store.books
-        requests = [books.check_one(each) or next(books.errand("check", each))[0] for each in plans]
+        books = self.store.translator
+        requests = [books.check_one(each) or next(books.flow("check", each))[0] for each in plans]
         return command(requests, b"EVALSHA", self.store.script.sha, None)
 
     def run(self, word: bytes, times: int) -> None:

@@ -102,15 +102,15 @@ class AnyLimiter:
 
     def _table(self, lease: str | int | None) -> Any:
         """The table of the store that answers ``check`` with the least work, if the store has tables."""
-        if not self.store.blocking:
-            try:
-                return self.store.table(self.name, self.limits)
-            except InvalidStore:  # the caller gets no limiter to close
-                if self._owns_store:
-                    self.store.close()
-                raise
         make = getattr(self.store, "table", None)
-        return None if make is None else make(self.name, self.limits, self._on_store_error, lease)
+        if make is None:
+            return None
+        try:
+            return make(self.name, self.limits, self._on_store_error, lease=lease, strict=True)
+        except InvalidStore:  # the caller gets no limiter to close
+            if self._owns_store and not self.store.blocking:
+                self.store.close()
+            raise
 
     def _serve(self, table: Any) -> None:
         self.check = table.check  # the one bypass: the table's own method, with nothing in between
@@ -154,7 +154,7 @@ class AnyLimiter:
     def _close(self) -> Store:
         """Let waiting and later calls raise Closed; returns the store, which is still open."""
         store = self.store
-        self.store = ClosedStore(self.name)  # type: ignore[assignment]
+        self.store = ClosedStore(self.name)
         self._check_now = None
         self.__dict__.pop("check", None)
         if self._runner is not None:

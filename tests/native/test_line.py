@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Limit, native
-from ratekeeper.check import Check
 from ratekeeper.stores.redis.layout import RecordLayout
 from ratekeeper.stores.redis.request import CheckRequest, PlanRequest, command, evaluation
 from tests.interruption import signalled
@@ -87,16 +86,16 @@ def held(far):
     far.hear(b"first")
 
 
-LEDGERS = [RecordLayout("a", Limit.parse("5/second")), RecordLayout("b", Limit.parse("9/hour sliding_log"))]
+LAYOUTS = [RecordLayout("a", Limit.parse("5/second")), RecordLayout("b", Limit.parse("9/hour sliding_log"))]
 SEVERAL = RecordLayout("c", Limit.parse("7/minute fixed_window"))
 
 
 def plan(keys):
-    return PlanRequest("check", [(Check("c", key, SEVERAL.limit, 2), SEVERAL) for key in keys])
+    return PlanRequest("check", [(SEVERAL, key, 2) for key in keys])
 
 
 requests = st.one_of(
-    st.builds(CheckRequest, st.sampled_from(LEDGERS), st.sampled_from("xyz"), st.sampled_from([1, 1, 1, 2])),
+    st.builds(CheckRequest, st.sampled_from(LAYOUTS), st.sampled_from("xyz"), st.sampled_from([1, 1, 1, 2])),
     st.builds(plan, st.lists(st.sampled_from("uvw"), min_size=2, max_size=3, unique=True)),
 )
 
@@ -139,7 +138,7 @@ ERROR = "NOSCRIPT No matching script."
 @pytest.mark.parametrize("pieces", [True, False])
 def test_each_is_told_what_the_server_said_to_it(far, answer, expected, pieces):
     held(far)
-    for number, request in enumerate([CheckRequest(LEDGERS[0], key, 1) for key in "xy"]):
+    for number, request in enumerate([CheckRequest(LAYOUTS[0], key, 1) for key in "xy"]):
         words = request.keys, 1, request.words, 0
         far.start(number, lambda words=words: far.line.ask(*words, LONG))
         far.awaits(number + 1)

@@ -93,8 +93,8 @@ def cluster():
 
 def key_on(cluster, server, limit):
     """A key that this server has."""
-    ledger = RecordLayout("load", limit, b"rk")
-    return next(key for key in map(str, range(1000)) if cluster.owner(slot_of(ledger.name(key))) is server)
+    layout = RecordLayout("load", limit, b"rk")
+    return next(key for key in map(str, range(1000)) if cluster.owner(slot_of(layout.name(key))) is server)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -153,9 +153,9 @@ def test_records_of_one_caller_that_move_one_by_one_are_never_taken_apart(cluste
     limit = parse_limits(
         [f"{LIMIT} per 50 days", f"{LIMIT} per 49 days sliding_log", "60 per 1 millisecond sliding_log"]
     )
-    ledger = RecordLayout("load", limit, b"rk")
-    key = next(key for key in map(str, range(1000)) if cluster.owner(slot_of(ledger.name(key))) is cluster.servers[0])
-    slot = slot_of(ledger.name(key))
+    layout = RecordLayout("load", limit, b"rk")
+    key = next(key for key in map(str, range(1000)) if cluster.owner(slot_of(layout.name(key))) is cluster.servers[0])
+    slot = slot_of(layout.name(key))
     source, target = cluster.servers[:2]
     ids = {server: server.client().execute_command("CLUSTER", "MYID").decode() for server in cluster.servers}
     with Load(kind, limit, cluster.url, workers=4, keys=(key,), deadline=5, on_store_error="deny") as load:
@@ -211,7 +211,7 @@ def test_cancelled_plans_across_slots_leave_nothing_behind(redis_cluster):
             await asyncio.gather(*[call() for _ in range(20)])
         # What was cancelled may still be on its way, and what it took on its way back.
         until_idle = time.monotonic() + 30
-        while any(link.in_flight or link.pending for link in store.office().links.values()):
+        while any(link.in_flight or link.pending for link in store.connections().links.values()):
             assert time.monotonic() < until_idle
             await asyncio.sleep(0.01)
         await store.close()

@@ -247,7 +247,7 @@ def test_ten_thousand_cancellations_mix_up_no_answers(server):
         assert all(charged[number] == number % 97 + 1 for number in kept)
         assert all(charged[number] in (0, number % 97 + 1) for number in cancelled)
         assert len({charged[number] > 0 for number in cancelled}) == 2  # both happened
-        link = store.office().home
+        link = store.connections().server
         assert (len(link.pending), len(link.waiting), len(link.in_flight)) == (0, 0, 0)
         await store.close()
 

@@ -151,7 +151,7 @@ def cluster():
 def test_a_slot_that_nobody_serves(cluster, kind):
     """CLUSTERDOWN; and MOVED, when another node has it in the end."""
     store = RedisStore(cluster.url, deadline=10)
-    slot = slot_of(store.books.ledger("load", LIMIT).name("k"))
+    slot = slot_of(store.translator.layout("load", LIMIT).name("k"))
     store.close()
     owner = cluster.owner(slot)
     other = next(server for server in cluster.servers if server is not owner)
@@ -177,7 +177,7 @@ def test_a_plan_of_two_keys_halfway_between_two_nodes(cluster, kind):
     store = RedisStore(cluster.url, prefix="halfway", deadline=10)
     plan = (Check("load", "k", limit, 1),)
     store.check(plan)
-    slot = slot_of(store.books.ledger("load", limit).name("k"))
+    slot = slot_of(store.translator.layout("load", limit).name("k"))
     source = cluster.owner(slot)
     target = next(server for server in cluster.servers if server is not source)
     steps = move_slot(cluster, slot, source, target)

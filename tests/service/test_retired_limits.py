@@ -106,7 +106,7 @@ def test_another_worker_keeps_what_it_uses(tmp_path, folder, monkeypatch):
     other = SharedStore(str(folder))
     with serving(tmp_path, folder) as service:
         limit = service.worker.decider.policy.rules[0].limits[""]
-        table = other.table_for("per-ip", limit)
+        table = other.table("per-ip", limit)
         assert ask(service) == 599
         reload(service, 601)
         tidy(service, monkeypatch, 87_000)
@@ -130,7 +130,7 @@ def test_limits_of_envoy_are_let_go_of_too(tmp_path, folder, monkeypatch):
         for count in (8, 9):
             ((path, limit),) = decider.retired.users[1]()
             assert limit.count == count - 1
-            decider.policy.store.table_for(path, limit)
+            decider.policy.store.table(path, limit)
             config.write_text(text.format(count))
 
             async def now():

@@ -165,7 +165,7 @@ def test_scaled_limits_are_always_possible(clock):
     store = RedisStore(NOWHERE, clock=clock, local_share=0.37)
     for text in ("999983/minute", "100000000000/day", "1000000000000/day burst 4503", "7 per 3 microseconds"):
         limit = parse_limits(text)
-        scaled = store.standby.scale(limit)
+        scaled = store.fallback.scale(limit)
         assert scaled.micros == limit.micros
         assert 0.37 * limit.count * 0.8 - 1 <= scaled.count <= 0.37 * limit.count
 
@@ -211,8 +211,8 @@ def test_what_was_refused_before_the_outage_stays_refused(redis_server, clock):
     store = RedisStore(redis_server.url, clock=clock, prefix="denied", deadline=10)
     limiter = Limiter("4/hour", store=store, name="api")
     assert [bool(limiter.check("k")) for _ in range(5)] == [True] * 4 + [False]
-    store.home[0].trip("is away")
-    store.home[0].breaker.probe_at = float("inf")  # nobody looks
+    store.server.trip("is away")
+    store.server.breaker.probe_at = float("inf")  # nobody looks
     refused = limiter.check("k")
     assert (refused.allowed, refused.limit, refused.reason) == (False, 4, "")  # as the store itself had said
     clock.advance(900)
@@ -241,8 +241,8 @@ def test_rules_that_are_read_again_know_what_the_store_said(redis_server, clock)
         limiter = Limiter(text, store=store, name="api")
         for _ in range(times):
             limiter.check("k")
-    store.home[0].trip("is away")
-    store.home[0].breaker.probe_at = float("inf")
+    store.server.trip("is away")
+    store.server.breaker.probe_at = float("inf")
     assert [bool(limiter.check("k")) for _ in range(2)] == [True, False]
     assert store.release("api", limiter.limits)
     assert Limiter("10/hour", store=store, name="api").check("k").remaining == 4  # all is forgotten

@@ -12,7 +12,7 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.options import MOST_TABLES
 from ratekeeper.testing import FakeClock, TimedStoreContract, frozen
-from tests.stores.prepared import ThroughPrepared
+from tests.stores.prepared import ThroughPrepared, ThroughTables
 
 
 class TestMemoryStore(TimedStoreContract):
@@ -20,6 +20,10 @@ class TestMemoryStore(TimedStoreContract):
 
 
 class TestMemoryStoreThroughPrepared(ThroughPrepared, TestMemoryStore):
+    pass
+
+
+class TestMemoryStoreThroughTables(ThroughTables, TestMemoryStore):
     pass
 
 

@@ -15,7 +15,7 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.keys import encode
 from ratekeeper.stores.memory import MemoryStore as PureStore
 from ratekeeper.testing import FakeClock, TimedStoreContract
-from tests.stores.prepared import ThroughPrepared
+from tests.stores.prepared import ThroughPrepared, ThroughTables
 
 if native.core is None:
     pytest.skip(native.REASON, allow_module_level=True)
@@ -28,16 +28,8 @@ class TestNativeStore(TimedStoreContract):
         return NativeStore(clock=self.clock)
 
 
-class TestNativeStoreThroughTables(TimedStoreContract):
+class TestNativeStoreThroughTables(ThroughTables, TestNativeStore):
     """The same promises of a table's own ``check``, the path that ``Limiter.check`` takes."""
-
-    def make_store(self):
-        return NativeStore(clock=self.clock)
-
-    def check(self, key, limit, cost=1, space="contract"):
-        from ratekeeper.limit import parse_limits
-
-        return self.store.table(space, parse_limits(limit)).check(key, cost)
 
 
 class TestNativeStoreThroughPrepared(ThroughPrepared, TestNativeStore):

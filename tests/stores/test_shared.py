@@ -14,7 +14,7 @@ from ratekeeper import AsyncLimiter, InvalidStore, Limiter, native
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.limit import Limit
 from ratekeeper.testing import FakeClock, TimedStoreContract
-from tests.stores.prepared import ThroughPrepared
+from tests.stores.prepared import ThroughPrepared, ThroughTables
 
 if native.core is None or sys.platform != "linux":
     pytest.skip(native.REASON, allow_module_level=True)
@@ -62,6 +62,10 @@ class TestSharedStoreThroughPrepared(ThroughPrepared, TestSharedStoreInTwoMappin
     pass
 
 
+class TestSharedStoreThroughTables(ThroughTables, TestSharedStore):
+    pass
+
+
 def run(*scripts):
     """Each script in a process of its own, all at once; what each printed."""
 
@@ -105,7 +109,7 @@ taken = 0
 for number in range(2_000):
     plan = (Check("one", "a", roomy, 1), Check("two", "b", tight, 1), Check("one", "c", roomy, 1))
     taken += all(store.check(plan if number % 2 else plan[::-1]))
-    store.table_for("one", roomy).check("d")
+    store.table("one", roomy).check("d")
 print(taken)
 """
 
@@ -151,8 +155,8 @@ def run():
     number = 0
     while not stop:
         number += 1
-        stores[0].table("s", Limit(number % 1000 + 1, "hour"))
-        stores[1].table_for("s", Limit(number % 5 + 1, "hour"))
+        stores[0].table("s", Limit(number % 1000 + 1, "hour"), strict=True)
+        stores[1].table("s", Limit(number % 5 + 1, "hour"))
         if not number % 5:
             stores[1].tables.clear()
 threads = [threading.Thread(target=run) for _ in range(3)]
@@ -162,7 +166,7 @@ for turn in range(30):
     child = os.fork()
     if not child:
         for store in stores:
-            store.table_for("s", Limit(turn % 5 + 1, "day")).check("k")
+            store.table("s", Limit(turn % 5 + 1, "day")).check("k")
         os._exit(0)
     os.waitpid(child, 0)
 stop = True
@@ -483,18 +487,18 @@ def test_a_table_is_released_when_nobody_has_it_in_memory(name):
     one, other = (SharedStore(name, max_keys=1_000) for _ in range(2))
     limit, near = Limit.parse("10/hour"), Limit.parse("10/hour burst 5")  # the same states
     far = Limit.parse("11/hour")
-    assert one.table_for("s", limit).check("k", 3).remaining == 7
-    held = other.table_for("s", near)
-    other.table_for("s", far).check("k")
+    assert one.table("s", limit).check("k", 3).remaining == 7
+    held = other.table("s", near)
+    other.table("s", far).check("k")
     assert not one.release("s", limit)
-    assert one.table_for("s", limit).peek("k").remaining == 7  # nothing was lost
+    assert one.table("s", limit).peek("k").remaining == 7  # nothing was lost
     assert not other.release("s", near)  # as the first has it again, and somebody holds a table of it here
     assert one.release("s", limit) is False
     assert held.check("k").remaining == 1
     del held
     assert one.release("s", limit)
-    assert one.table_for("s", limit).peek("k").remaining == 10  # a new one
-    assert other.table_for("s", far).peek("k").remaining == 10
+    assert one.table("s", limit).peek("k").remaining == 10  # a new one
+    assert other.table("s", far).peek("k").remaining == 10
     assert one.release("nobody", limit)
     one.close()
     other.close()

@@ -69,8 +69,8 @@ def test_leases_are_shared_by_a_fleet_and_seen_at_once(redis_server):
             assert not one.reserve("k")
     assert two.peek("k").remaining == 2
     assert two.check("k")
-    ledger = two.store.books.ledger(two.name, two.limits)
-    assert 0 < redis_server.client().pttl(ledger.name("k") + ledger.subjects[0].suffix) <= 62_000
+    layout = two.store.translator.layout(two.name, two.limits)
+    assert 0 < redis_server.client().pttl(layout.name("k") + layout.subjects[0].suffix) <= 62_000
     for limiter in (one, two):
         limiter.store.close()
 

@@ -52,7 +52,7 @@ def open_in_virtual_time(store: str, clock: VirtualClock) -> Store:
     """A store whose time is the lab's.  Where it cannot answer, nothing else does: that would be another experiment."""
     opened = open_store(store, clock=clock, deadline=PATIENCE)
     if opened.blocking:
-        opened.standby = Nobody()  # type: ignore[attr-defined]
+        opened.fallback = Nobody()  # type: ignore[attr-defined]
     return opened
 
 
@@ -62,5 +62,5 @@ class Nobody:
     def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> object:
         raise error or StoreUnavailable("store", "gave no answer")
 
-    def desk_for(self, ledger: object, on_store_error: str | None = None) -> None:
+    def table_for(self, layout: object, on_store_error: str | None = None) -> None:
         return None

@@ -47,11 +47,11 @@ TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limit) {
     let_go(&self->lock);
     if (found)
         return found;
-    PyObject *made = PyObject_CallMethodObjArgs((PyObject *)self, self->state->table_for, space, limit, NULL);
+    PyObject *made = PyObject_CallMethodObjArgs((PyObject *)self, self->state->table, space, limit, NULL);
     if (!made)
         return NULL;
     if (Py_TYPE(made) != self->state->table_type) {
-        PyErr_Format(PyExc_TypeError, "table_for: expected a Table, got %R", (PyObject *)Py_TYPE(made));
+        PyErr_Format(PyExc_TypeError, "table: expected a Table, got %R", (PyObject *)Py_TYPE(made));
         Py_DECREF(made);
         return NULL;
     }

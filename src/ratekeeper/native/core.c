@@ -128,7 +128,7 @@ static int start(PyObject *module) {
             return -1;
     }
     struct { PyObject **place; const char *text; } names[] = {{&state->space, "space"}, {&state->key, "key"},
-        {&state->limit, "limit"}, {&state->cost, "cost"}, {&state->table_for, "table_for"}};
+        {&state->limit, "limit"}, {&state->cost, "cost"}, {&state->table, "table"}};
     for (size_t index = 0; index < sizeof(names) / sizeof(names[0]); index++)
         if (!(*names[index].place = PyUnicode_InternFromString(names[index].text)))
             return -1;
@@ -187,7 +187,7 @@ static void finish(void *module) {
     Py_CLEAR(state->key);
     Py_CLEAR(state->limit);
     Py_CLEAR(state->cost);
-    Py_CLEAR(state->table_for);
+    Py_CLEAR(state->table);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -26,7 +26,7 @@ typedef struct {
     PyTypeObject *refusal_type, *recall_type, *line_type;
     PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
-    PyObject *space, *key, *limit, *cost, *table_for;    /* names */
+    PyObject *space, *key, *limit, *cost, *table;        /* names */
     newfunc tuple_new;
     DecisionObject *spare[SPARE_DECISIONS];
     int spares;

@@ -268,7 +268,7 @@ static PyMethodDef store_methods[] = {
     {"prepare", (PyCFunction)store_prepare, METH_O,
      "prepare($self, rows, /)\n--\n\nA plan of (space, limit, cost) that waits for keys: ``prepare(rows).check(keys)``."},
     {"forget_tables", (PyCFunction)store_forget, METH_NOARGS,
-     "forget_tables($self, /)\n--\n\nAsk ``table_for`` again for every space and limit."},
+     "forget_tables($self, /)\n--\n\nAsk ``table`` again for every space and limit."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef store_getset[] = {
@@ -276,7 +276,7 @@ static PyGetSetDef store_getset[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot store_slots[] = {
-    {Py_tp_doc, "Decides plans on tables that a subclass finds: ``table_for(space, limit)``."},
+    {Py_tp_doc, "Decides plans on tables that a subclass finds: ``table(space, limit)``."},
     {Py_tp_new, store_new},
     {Py_tp_dealloc, store_free},
     {Py_tp_traverse, store_traverse},

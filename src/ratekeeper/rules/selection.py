@@ -60,7 +60,7 @@ def prepare(limits: list[TierLimit]) -> Any:
 def table_of(limit: TierLimit) -> Any:
     """Where the limit is counted."""
     counter = limit.counter
-    return counter.store.table_for(counter.name, limit.limit, counter.rule.on_store_error)
+    return counter.store.table(counter.name, limit.limit, counter.rule.on_store_error)
 
 
 class NothingToCheck:

@@ -107,7 +107,7 @@ class NamedLimits:
     def tables(self, space: str, limit: Limit | LimitSet) -> tuple[Any, FallbackTable | None]:
         """The table of a limit if the store is in this process, else the fallback table if it has one."""
         if not self.policy.store.blocking:
-            return self.policy.store.table_for(space, limit), None
+            return self.policy.store.table(space, limit), None
         store: Any = self.policy.async_store
         return None, store.desk(space, limit)
 

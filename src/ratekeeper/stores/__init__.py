@@ -1,9 +1,8 @@
 """Where state lives, by URL.
 
-A store answers whole plans: ``check``, ``peek``, ``take``, ``refund``, ``reset``, ``states``, ``close``.  One that
-cannot block also hands out tables (``table(space, limit)``) whose ``check(key, cost)`` is the hot path;
-``table_for`` gives those of rules and callers, which may have several limits under one name, and ``prepare`` a plan of
-several limits that only waits for keys.
+A store answers whole plans: ``check``, ``peek``, ``take``, ``refund``, ``reset``, ``states``, ``close``.  It also hands
+out tables (``table(space, limit)``), whose ``check(key, cost)`` is the hot path, and plans of several limits that only
+wait for keys (``prepare``).  ``protocol.py`` says what all stores have in common.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
-    from ratekeeper.stores.protocol import Store
+    from ratekeeper.stores.protocol import AsyncStore, Store
 
 REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 SCHEMES = ("memory", "shm", *REMOTE)
@@ -93,8 +92,7 @@ def open_shared(url: str, place: str, query: str, clock: Clock | None, max_keys:
         from ratekeeper.stores.shared import SharedStore
     except ImportError as error:
         raise InvalidStore(f"store 'shm://': expected a system with shared memory files, got {error}.") from error
-    found: Any = SharedStore(place, clock=clock, max_keys=max_keys, mode=mode)
-    return found
+    return SharedStore(place, clock=clock, max_keys=max_keys, mode=mode)
 
 
 def open_remote(
@@ -103,17 +101,15 @@ def open_remote(
     scheme = url.partition("://")[0]
     if max_keys is not None:
         raise InvalidStore(f"store {scheme}://: expected no max_keys, as keys there expire by themselves.")
-    remote: Any
     try:
         if asynchronous:
             from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 
-            remote = AsyncRedisStore(url, clock=clock, **options)
-        else:
-            from ratekeeper.stores.redis.store import RedisStore
+            store: AsyncStore = AsyncRedisStore(url, clock=clock, **options)
+            return store  # type: ignore[return-value]  # for event loops: its answers are awaited
+        from ratekeeper.stores.redis.store import RedisStore
 
-            remote = RedisStore(url, clock=clock, **options)
+        return RedisStore(url, clock=clock, **options)
     except ImportError as error:
         advice = "Run: pip install 'ratekeeper[redis]'"
         raise InvalidStore(f"store {scheme}://: expected hiredis to be installed, got {error}. {advice}") from error
-    return remote

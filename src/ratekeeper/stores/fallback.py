@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.5  # of each limit, where nothing is said: two instances together then keep it
 MOST_SHARES = 1024
-MOST_WARM = 20_000  # keys of one desk: as many as its ledger remembers
+MOST_WARM = 20_000  # keys of one table: as many as its layout remembers
 DENIED_FOR = SECOND  # microseconds that a caller is told to wait where the store must be asked
 
 
@@ -45,10 +45,10 @@ class ReducedLimit(Limit):
 class Fallback:
     """In-process answers for one store."""
 
-    def __init__(self, mode: str, share: float | None, books: PlanTranslator, clock: Clock) -> None:
+    def __init__(self, mode: str, share: float | None, translator: PlanTranslator, clock: Clock) -> None:
         self.mode = mode
         self.share = SHARE if share is None else share
-        self.books = books
+        self.translator = translator
         self.clock = clock
         self.local = memory_store(clock)
         self.shares: dict[tuple[int, str], tuple[Limit, Limit]] = {}
@@ -61,36 +61,37 @@ class Fallback:
         modes = [check.on_store_error or self.mode for check in plan]
         if operation == "check" and "deny" in modes:
             operation = "peek"  # all or nothing: nobody pays for what is refused
-        here = [self.parts(check, why) if mode == "local" else () for check, mode in zip(plan, modes, strict=True)]
-        flat = tuple([part for parts in here for part in parts])
-        found = iter(
+        local = [self.parts(check, why) if mode == "local" else () for check, mode in zip(plan, modes, strict=True)]
+        flat = tuple([part for parts in local for part in parts])
+        decisions = iter(
             getattr(self.local, operation)(*((flat, at) if operation == "refund" else (flat,))) if flat else ()
         )
         answers = []
-        for check, mode, parts in zip(plan, modes, here, strict=True):
+        for check, mode, parts in zip(plan, modes, local, strict=True):
             reason = f"{mode}: {why}"
             if mode == "local":
-                answers.append(joined([next(found) for _ in parts], reason))
+                answers.append(joined([next(decisions) for _ in parts], reason))
             else:
                 answers.append(settled(check, mode == "allow", reason, self.clock.nanos() // 1000))
         return tuple(answers)
 
     def parts(self, check: Check, why: str) -> tuple[Check, ...]:
         """The check as it is counted here: each limit by itself, as full as the store last said."""
-        desk = self.desk(self.books.ledger(check.space, check.limit))
-        parts = desk.parts(check.key, check.cost, why)
-        desk.warm_up(check.key, parts)
+        table = self.table(self.translator.layout(check.space, check.limit))
+        parts = table.parts(check.key, check.cost, why)
+        table.warm_up(check.key, parts)
         return parts
 
-    def desk(self, ledger: RecordLayout) -> FallbackTable:
-        """Where what ``ledger`` knows is counted."""
-        if ledger.desk is None:
-            ledger.desk = FallbackTable(self, ledger)
-        return ledger.desk
+    def table(self, layout: RecordLayout) -> FallbackTable:
+        """Where the limit of ``layout`` is counted."""
+        if layout.fallback is None:
+            layout.fallback = FallbackTable(self, layout)
+        return layout.fallback
 
-    def desk_for(self, ledger: RecordLayout, on_store_error: str | None = None) -> FallbackTable | None:
-        """The desk whose ``check`` is all that stands in for ``ledger``: one limit, and counted here."""
-        return self.desk(ledger) if ledger.first and (on_store_error or self.mode) == "local" else None
+    def table_for(self, layout: RecordLayout, on_store_error: str | None = None) -> FallbackTable | None:
+        """The table whose ``check`` alone answers for ``layout``; None: ``answer`` must."""
+        is_one = isinstance(layout.limit, Limit) and layout.is_single
+        return self.table(layout) if is_one and (on_store_error or self.mode) == "local" else None
 
     def release(self, space: str, limit: Limit | LimitSet) -> None:
         """Let go of what is counted here of the states that ``limit`` reads."""
@@ -101,57 +102,58 @@ class Fallback:
         """``share`` of the limit, at least 1."""
         if limit.is_unlimited:
             return limit
-        kept = self.shares.get((id(limit), why))
-        if kept is not None and kept[0] is limit:
-            return kept[1]
+        cached = self.shares.get((id(limit), why))
+        if cached is not None and cached[0] is limit:
+            return cached[1]
         count, burst = (max(1, int(number * self.share)) for number in (limit.count, limit.burst))
         while True:
-            made = ReducedLimit.__new__(ReducedLimit)
+            reduced = ReducedLimit.__new__(ReducedLimit)
             try:
                 bucket = limit.algorithm in BUCKETS
-                made._build(str(limit), count, limit.micros, burst if bucket else None, limit.algorithm, limit.slices)
+                reduced._build(
+                    str(limit), count, limit.micros, burst if bucket else None, limit.algorithm, limit.slices
+                )
                 break
             except InvalidLimit:  # an odd rate that cannot be held: the next simpler one below
                 count = count - 1 if count < 1000 else count // 10 * 9
-        made.fix(reason=f"local: {why}")
+        reduced.fix(reason=f"local: {why}")
         if len(self.shares) >= MOST_SHARES:
             self.shares.clear()
-        self.shares[id(limit), why] = limit, made
-        return made
+        self.shares[id(limit), why] = limit, reduced
+        return reduced
 
 
 class FallbackTable:
-    """Where the limits of one ledger are counted while their store is away."""
+    """Where the limits of one layout are counted while their store is away."""
 
-    def __init__(self, standby: Fallback, ledger: RecordLayout) -> None:
-        self.standby = standby
-        self.ledger = ledger
-        self.denied = ledger.denials.by_key
-        limit = ledger.limit
-        self.limits: tuple[Limit, ...] = limit.parts
-        self.spaces = [f"{ledger.space}#{index}" for index in range(len(self.limits))]
+    def __init__(self, fallback: Fallback, layout: RecordLayout) -> None:
+        self.fallback = fallback
+        self.layout = layout
+        self.refusals = layout.refusals.by_key
+        self.limits: tuple[Limit, ...] = layout.limit.parts
+        self.spaces = [f"{layout.space}#{index}" for index in range(len(self.limits))]
         self.warm: dict[str | bytes, tuple[int, int]] = {}  # what the store had said when a key was brought here
         self.why: str | None = None
 
     def check(self, key: str | bytes, cost: int, why: str) -> Decision:
-        """Take ``cost`` of the first limit, or say what is known of ``key``: the hot path of an outage."""
+        """Take ``cost`` of the only limit, or say what is known of ``key``: the hot path of an outage."""
         if why is not self.why:
             self.reword(why)
-        ledger = self.ledger
-        if key in self.denied:
-            known = ledger.denials.known(key, ledger.limit, cost, self.standby.clock.nanos())
-            if known is not None:
-                return known
-        if (key in ledger.recent or key in ledger.older) and self.warm.get(key) is not ledger.seen:
+        layout = self.layout
+        if key in self.refusals:
+            refusal = layout.refusals.known(key, layout.limit, cost, self.fallback.clock.nanos())
+            if refusal is not None:
+                return refusal
+        if (key in layout.recent or key in layout.older) and self.warm.get(key) is not layout.seen:
             self.warm_up(key, self.parts(key, 1, why))
         if key.__class__ is str:
             return self.count(key, cost)
-        return self.standby.local.check(self.parts(key, cost, why))[0]  # a table would encode it again
+        return self.fallback.local.check(self.parts(key, cost, why))[0]  # a table would encode it again
 
     def reword(self, why: str) -> None:
         """Give another reason from now on."""
-        self.shares = [self.standby.scale(limit, why) for limit in self.limits]
-        self.count = self.standby.local.table(self.spaces[0], self.shares[0]).check
+        self.shares = [self.fallback.scale(limit, why) for limit in self.limits]
+        self.count = self.fallback.local.table(self.spaces[0], self.shares[0]).check
         self.why = why
 
     def parts(self, key: str | bytes, cost: int, why: str) -> tuple[Check, ...]:
@@ -162,16 +164,16 @@ class FallbackTable:
 
     def warm_up(self, key: str | bytes, parts: Sequence[Check]) -> None:
         """Bring what is counted here up to what the store last said, once for each time it said something."""
-        ledger, local = self.ledger, self.standby.local
-        seen = ledger.seen
-        last = ledger.recall(key)
+        layout, local = self.layout, self.fallback.local
+        seen = layout.seen
+        last = layout.recall(key)
         if last is None or self.warm.get(key) is seen:
             return
         if len(self.warm) >= MOST_WARM:
             self.warm.clear()
         self.warm[key] = seen
-        now = seen[0] + (self.standby.clock.nanos() - seen[1]) // 1000
-        states = last if isinstance(ledger.limit, LimitSet) else (last,)
+        now = seen[0] + (self.fallback.clock.nanos() - seen[1]) // 1000
+        states = last if isinstance(layout.limit, LimitSet) else (last,)
         for limit, state, part in zip(self.limits, states, parts, strict=True):
             used = limit.capacity - limit.rule.remaining(state, now, limit)
             share = -(-used * part.limit.capacity // limit.capacity)  # type: ignore[union-attr]
@@ -179,6 +181,44 @@ class FallbackTable:
             missing = share - (peeked.limit - peeked.remaining)
             if missing > 0:
                 local.take((Check(part.space, key, part.limit, missing),))
+
+
+class FallbackPlan:
+    """A prepared plan, counted here while its store is away."""
+
+    def __init__(self, fallback: Fallback, rows: Sequence[tuple[RecordLayout, int, str | None]]) -> None:
+        self.fallback = fallback
+        self.rows = rows
+        tables = [fallback.table_for(layout, on_store_error) for layout, _, on_store_error in rows]
+        # Limits that are all counted here, one by one, are a prepared plan of the store in this process.
+        self.tables = [table for table in tables if table is not None] if all(tables) else []
+        self.why: str | None = None
+
+    def check(self, keys: Sequence[str | bytes], why: str) -> tuple[bool, tuple[Decision, ...]]:
+        """Take every cost for its encoded key, or none."""
+        if not self.tables or not all(key.__class__ is str for key in keys):  # a plan would encode bytes again
+            plan = [
+                Check(layout.space, key, layout.limit, cost, mode)
+                for (layout, cost, mode), key in zip(self.rows, keys, strict=True)
+            ]
+            decisions = self.fallback.answer("check", StoreUnavailable("store", why), tuple(plan))
+            return all(decision.allowed for decision in decisions), decisions
+        if why is not self.why:
+            self.reword(why)
+        for table, key in zip(self.tables, keys, strict=True):
+            layout = table.layout
+            if (key in layout.recent or key in layout.older) and table.warm.get(key) is not layout.seen:
+                table.warm_up(key, table.parts(key, 1, why))
+        return self.prepared.check(tuple(keys))
+
+    def reword(self, why: str) -> None:
+        """Give another reason from now on."""
+        rows = []
+        for table, (_, cost, _) in zip(self.tables, self.rows, strict=True):
+            table.reword(why)
+            rows.append((table.spaces[0], table.shares[0], cost, None))
+        self.prepared = self.fallback.local.prepare(tuple(rows))
+        self.why = why
 
 
 def memory_store(clock: Clock) -> Store:
@@ -189,8 +229,7 @@ def memory_store(clock: Clock) -> Store:
         return MemoryStore(clock=clock)
     from ratekeeper.stores.native import NativeStore
 
-    native: Any = NativeStore(clock=clock)
-    return native
+    return NativeStore(clock=clock)
 
 
 def joined(parts: Sequence[Decision], reason: str) -> Decision:

@@ -53,7 +53,7 @@ def tables_of(url: str) -> KeyCount:
     try:
         for space, limits in segment_at(name, folder_of(name)).tables:
             before = store.size()
-            store.table_for(space, parse_limits(limits.split(", ")))  # opens the table of that name and limit
+            store.table(space, parse_limits(limits.split(", ")))  # opens the table of that name and limit
             found.append((space, limits, store.size() - before))
     finally:
         store.close()

@@ -180,7 +180,15 @@ class MemoryStore:
         self.clock = follow(self) if clock is None else clock
         keep_through_fork(self)
 
-    def table(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> MemoryTable:
+    def table(
+        self,
+        space: str,
+        limit: Limit | LimitSet,
+        on_store_error: str | None = None,
+        *,
+        lease: str | int | None = None,
+        strict: bool = False,
+    ) -> MemoryTable:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
         near = self.near.get((space, id(limit)))  # to hash a limit takes longer than to look at it
         if near is not None and near.limit is limit:
@@ -199,8 +207,6 @@ class MemoryStore:
                 self.near.clear()
             self.near[space, id(limit)] = table
         return table
-
-    table_for = table
 
     def check(self, plan: Plan) -> tuple[Decision, ...]:
         """Take every cost of the plan, or none."""
@@ -348,7 +354,7 @@ class Prepared:
 
     def __init__(self, store: MemoryStore, rows: tuple[Row, ...]) -> None:
         self.store = store
-        self.rows = [(store.table_for(space, limit), whole_cost(cost)) for space, limit, cost, *_ in rows]
+        self.rows = [(store.table(space, limit), whole_cost(cost)) for space, limit, cost, *_ in rows]
 
     def check(self, keys: tuple[Key, ...]) -> tuple[bool, tuple[Decision, ...]]:
         """Take every cost for its key, or none: whether it was all, and the decisions."""

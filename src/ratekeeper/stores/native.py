@@ -85,7 +85,15 @@ class NativeStore(TableStore):
         self.seed = urandom(16)  # of all tables, so that a key of several is hashed once
         super().__init__(follow(self) if clock is None else clock)
 
-    def table(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Table:
+    def table(
+        self,
+        space: str,
+        limit: Limit | LimitSet,
+        on_store_error: str | None = None,
+        *,
+        lease: str | int | None = None,
+        strict: bool = False,
+    ) -> Table:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
         table = self.tables.get((space, limit))
         if table is None:
@@ -97,7 +105,7 @@ class NativeStore(TableStore):
                 table = self.put_table(space, limit, shelf)
         return table
 
-    table_for = table
+    table_for = table  # what an older build of the core calls it
 
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Let go of the states that ``limit`` reads, whose tables nobody uses any more; whether they are gone."""

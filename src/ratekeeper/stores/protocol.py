@@ -14,7 +14,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from typing import Any, Protocol
+    from typing import Protocol, TypeVar
 
     from ratekeeper.check import Plan
     from ratekeeper.clock import Clock
@@ -25,24 +25,72 @@ if TYPE_CHECKING:
     Row = tuple[str, Limit | LimitSet, int, str | None]  # of a prepared plan: space, limit, cost, on_store_error
     Answer = tuple[bool, tuple[Decision, ...]]  # whether a plan was admitted, and the decision of each row
 
-    class Table(Protocol):
-        """One limit in one space."""
-
+    class CheckNow(Protocol):
         def check_now(self, key: Key, cost: int = 1) -> Decision | None:
             """Take ``cost`` if that can be decided without asking the store; None: it must be asked."""
 
-        def check(self, key: Key, cost: int = 1) -> Decision | Awaitable[Decision]:
+    class Table(CheckNow, Protocol):
+        """One limit in one space."""
+
+        def check(self, key: Key, cost: int = 1) -> Decision:
             """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
 
-    class PreparedPlan(Protocol):
-        """Several limits, decided all or nothing, that only wait for a key each; encoded keys are text or bytes."""
+    class AsyncTable(CheckNow, Protocol):
+        """The same for event loops."""
 
-        def check_now(self, keys: tuple[str | bytes, ...]) -> Answer | None: ...
-        def check(self, keys: tuple[str | bytes, ...]) -> Answer | Awaitable[Answer]: ...
+        def check(self, key: Key, cost: int = 1) -> Awaitable[Decision]: ...
 
-    class Store(Protocol):
-        blocking: bool  # whether a method may have to wait for another process
-        clock: Clock
+    class CheckPlanNow(Protocol):
+        def check_now(self, keys: tuple[Key, ...]) -> Answer | None:
+            """Take every cost, or none, if that can be decided without asking the store; None: it must be asked."""
+
+    class PreparedPlan(CheckPlanNow, Protocol):
+        """Several limits, decided all or nothing, that only wait for a key each, as callers name them."""
+
+        def check(self, keys: tuple[Key, ...]) -> Answer:
+            """Take every cost for its key, or none."""
+
+    class AsyncPreparedPlan(CheckPlanNow, Protocol):
+        """The same for event loops."""
+
+        def check(self, keys: tuple[Key, ...]) -> Awaitable[Answer]: ...
+
+    AnyTable = TypeVar("AnyTable", bound=CheckNow, covariant=True)
+    AnyPlan = TypeVar("AnyPlan", bound=CheckPlanNow, covariant=True)
+
+    class AnyStore(Protocol[AnyTable, AnyPlan]):
+        """What stores that answer and stores that are awaited have in common."""
+
+        @property
+        def blocking(self) -> bool:
+            """Whether a method may have to wait for another process."""
+
+        @property
+        def clock(self) -> Clock: ...
+
+        def table(
+            self,
+            space: str,
+            limit: Limit | LimitSet,
+            on_store_error: str | None = None,
+            *,
+            lease: str | int | None = None,
+            strict: bool = False,
+        ) -> AnyTable:
+            """The states of one limit.
+
+            ``lease`` is how much quota a remote store prefetches.  ``strict`` refuses a shared table that other
+            processes have with another limit.  A store that does neither ignores them.
+            """
+
+        def prepare(self, rows: tuple[Row, ...]) -> AnyPlan:
+            """A plan that waits for keys: ``prepare(rows).check(keys)``."""
+
+        def release(self, space: str, limit: Limit | LimitSet) -> bool:
+            """Let go of what this process has of the states that ``limit`` reads; whether they are gone."""
+
+    class Store(AnyStore[Table, PreparedPlan], Protocol):
+        """A store that answers: in this process, or elsewhere and for threads."""
 
         def check(self, plan: Plan) -> tuple[Decision, ...]: ...
         def peek(self, plan: Plan) -> tuple[Decision, ...]: ...
@@ -50,8 +98,15 @@ if TYPE_CHECKING:
         def refund(self, plan: Plan, at: int | None = None) -> tuple[Decision, ...]: ...
         def reset(self, plan: Plan) -> None: ...
         def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]: ...
-        def table(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Any: ...
-        def table_for(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Any: ...
-        def prepare(self, rows: tuple[Row, ...]) -> Any: ...
-        def release(self, space: str, limit: Limit | LimitSet) -> bool: ...
         def close(self) -> None: ...
+
+    class AsyncStore(AnyStore[AsyncTable, AsyncPreparedPlan], Protocol):
+        """The same for event loops: its answers are awaited."""
+
+        def check(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]: ...
+        def peek(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]: ...
+        def take(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]: ...
+        def refund(self, plan: Plan, at: int | None = None) -> Awaitable[tuple[Decision, ...]]: ...
+        def reset(self, plan: Plan) -> Awaitable[None]: ...
+        def states(self, plan: Plan) -> Awaitable[tuple[int, tuple[State, ...]]]: ...
+        def close(self) -> Awaitable[None]: ...

@@ -53,20 +53,26 @@ class SharedStore(TableStore):
         super().__init__(MONOTONIC if clock is None else clock)
         self.folder = Folder(name, mode)
 
-    def table(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Table:
-        """The table of ``limit``; an error if other processes have another limit of that name."""
-        return self.find(space, limit, strict=True)
+    def table(
+        self,
+        space: str,
+        limit: Limit | LimitSet,
+        on_store_error: str | None = None,
+        *,
+        lease: str | int | None = None,
+        strict: bool = False,
+    ) -> Table:
+        """The table of ``limit``.  ``strict``: InvalidStore if other processes have another limit of that name.
 
-    def table_for(self, space: str, limit: Limit | LimitSet, on_store_error: str | None = None) -> Table:
-        """The table of a check: the rule of a plan may have a limit for each tier."""
-        return self.find(space, limit, strict=False)
-
-    def find(self, space: str, limit: Limit | LimitSet, *, strict: bool) -> Table:
+        A limiter is strict; the rule of a plan may have a limit for each tier.
+        """
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
                 table = self.put_table(space, limit, self.map_shelf(space, limit, strict))
         return table
+
+    table_for = table  # what an older build of the core calls it
 
     def map_shelf(self, space: str, limit: Limit | LimitSet, strict: bool) -> Shelf:
         parts: Any = limit.parts

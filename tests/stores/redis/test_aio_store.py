@@ -79,10 +79,10 @@ def test_keys_and_costs_that_must_be_looked_at(redis_server):
 def test_one_that_is_likely_to_stay_alone_is_sent_at_once(redis_server):
     async def main():
         store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
-        link, ledger = store.office().home, store.books.ledger("s", Limit.parse("5/second"))
+        link, layout = store.connections().server, store.translator.layout("s", Limit.parse("5/second"))
 
         def ask():
-            return link.ask(CheckRequest(ledger, "k", 1))
+            return link.ask(CheckRequest(layout, "k", 1))
 
         await ask()
         first, second = ask(), ask()

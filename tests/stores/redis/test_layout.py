@@ -5,7 +5,7 @@ import pytest
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.check import Check
 from ratekeeper.limit import Limit, parse_limits
-from ratekeeper.stores.redis import layout as ledgers
+from ratekeeper.stores.redis import layout as layouts
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 
@@ -45,7 +45,7 @@ VERSION_2 = [
 OLD = [(b"1", *each) for each in VERSION_1] + [(b"2", *each) for each in VERSION_2]
 
 # The same of this version.  If these change, stores of two releases would read each other's records as nonsense: give
-# ledger.VERSION another value, and keep a line of the old ones above.
+# layout.VERSION another value, and keep a line of the old ones above.
 NOW = "000000003b9e9a90"
 PRESENT = [
     ("3/minute", "", NOW + "000000003dfd2400" + "00000000"),
@@ -85,7 +85,7 @@ def plan_of(limit, cost=1):
 
 @pytest.mark.parametrize(("limit", "suffix", "record"), PRESENT)
 def test_the_bytes_of_a_record_change_with_its_version_only(any_server, store, limit, suffix, record):
-    assert ledgers.VERSION == b"3"
+    assert layouts.VERSION == b"3"
     store.check(plan_of(limit))
     store.clock.advance(0.25)
     store.check(plan_of(limit))
@@ -118,9 +118,9 @@ def test_a_record_of_another_version_neither_fails_nor_counts(any_server, store,
 @pytest.mark.parametrize(("version", "limit", "name", "_"), OLD)
 def test_these_are_the_names_of_old_versions(monkeypatch, version, limit, name, _):
     """Else the test above would prove nothing."""
-    monkeypatch.setattr(ledgers, "VERSION", version)
-    ledger = ledgers.RecordLayout("records", parse_limits(limit))
-    assert (ledger.name("k") + ledger.subjects[0].suffix).decode() == f"rk:records:{name}"
+    monkeypatch.setattr(layouts, "VERSION", version)
+    layout = layouts.RecordLayout("records", parse_limits(limit))
+    assert (layout.name("k") + layout.subjects[0].suffix).decode() == f"rk:records:{name}"
 
 
 CHANGES = [

@@ -30,7 +30,7 @@ def clock():
 
 
 def open_store(server, clock, **options):
-    return RedisStore(server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10, **options)
+    return RedisStore(server.url, clock=clock, prefix=f"refusals{next(numbers)}", deadline=10, **options)
 
 
 class Counted:
@@ -81,15 +81,15 @@ def test_an_admission_tells_when_the_next_would_be_refused(redis_server, clock):
 @pytest.mark.parametrize("cancelled", ["", "before it was sent", "after it was sent"])
 def test_one_asks_for_all_when_a_refusal_is_over(redis_server, clock, cancelled):
     async def main():
-        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"refusals{next(numbers)}", deadline=10)
         limiter = AsyncLimiter("10/second burst 2", store=store)
         assert await limiter.check("k", cost=2)
         assert not await limiter.check("k")
         asked = []
-        link = store.office().home
+        link = store.connections().server
         ask = link.ask
         if cancelled == "before it was sent":  # at once, unless the server has something to do
-            busy = ask(CheckRequest(store.books.ledger("other", Limit.parse("5/second")), "k", 1))
+            busy = ask(CheckRequest(store.translator.layout("other", Limit.parse("5/second")), "k", 1))
             link.flush()
         link.ask = lambda request: asked.append(request) or ask(request)
         clock.advance(0.1)
@@ -124,7 +124,7 @@ def test_an_answer_that_is_there_is_taken_before_the_loop_looks(redis_server, cl
         clock.advance(0.1)
         first = asyncio.ensure_future(limiter.check("k"))
         await asyncio.sleep(0)
-        link = store.office().home
+        link = store.connections().server
         assert select.select([link.wire.file], [], [], 10)[0]  # the loop stands still meanwhile
         with pytest.raises(StopIteration) as second:  # not one step of waiting
             limiter.check("k").send(None)
@@ -142,7 +142,7 @@ def test_an_answer_that_is_there_is_taken_before_the_loop_looks(redis_server, cl
 
     async def closed():  # uvloop cannot be closed after an error otherwise
         async with AsyncExitStack() as stack:
-            store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+            store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"refusals{next(numbers)}", deadline=10)
             stack.push_async_callback(store.close)
             await main(store)
 
@@ -152,11 +152,11 @@ def test_an_answer_that_is_there_is_taken_before_the_loop_looks(redis_server, cl
 
 def test_nobody_waits_long_for_the_answer_to_another(redis_server, clock):
     async def main():
-        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"refusals{next(numbers)}", deadline=10)
         limiter = AsyncLimiter("10/second burst 2", store=store)
         assert await limiter.check("k", cost=2)
         assert not await limiter.check("k")
-        link, loop, timers = store.office().home, asyncio.get_running_loop(), []
+        link, loop, timers = store.connections().server, asyncio.get_running_loop(), []
         ask, link.ask = link.ask, lambda request: loop.create_future()  # never answered
         loop.call_later = lambda seconds, *call: timers.append((seconds, *call)) or asyncio.Handle(print, (), loop)
         clock.advance(0.1)
@@ -201,15 +201,15 @@ def test_a_server_that_dies_when_a_refusal_is_over_holds_nobody_up(clock):
 
 def test_who_may_be_admitted_or_has_another_loop_asks_for_itself(redis_server, clock):
     async def main():
-        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"denials{next(numbers)}", deadline=10)
+        store = AsyncRedisStore(redis_server.url, clock=clock, prefix=f"refusals{next(numbers)}", deadline=10)
         limiter = AsyncLimiter("10/second burst 3", store=store)
-        denials = store.books.ledger(limiter.name, limiter.limits).denials
+        refusals = store.translator.layout(limiter.name, limiter.limits).refusals
         with closing(asyncio.new_event_loop()) as other:
             for key, loop, cost in (("a", asyncio.get_running_loop(), 1), ("b", other, 2)):
                 assert await limiter.check(key, cost=3)
                 assert not await limiter.check(key, cost=2)
                 clock.advance(0.2)
-                denials.by_key[key].asking = loop, []
+                refusals.by_key[key].asking = loop, []
                 assert await limiter.check(key, cost)
         await store.close()
 
@@ -313,17 +313,17 @@ def test_it_can_be_switched_off(redis_server, clock):
 def test_the_memory_of_refusals_is_bounded(redis_server, clock):
     store = open_store(redis_server, clock)
     limit = Limit.parse("1/minute")
-    denials = store.books.ledger("s", limit).denials
+    refusals = store.translator.layout("s", limit).refusals
     for number in range(2 * MOST):
-        denials.note(f"k{number}", limit, 2, 0, clock.micros, clock.nanos())
-        assert len(denials.by_key) <= MOST
+        refusals.note(f"k{number}", limit, 2, 0, clock.micros, clock.nanos())
+        assert len(refusals.by_key) <= MOST
     store.close()
 
 
 def test_as_long_as_one_asks_for_all_one_can_be_admitted_at_most():
     chance, worth = random.Random(8), 0
     for limit in [*walk_limits(), Limit.parse("10/second"), Limit.parse("2 per 5 seconds sliding_log")]:
-        rule, denials = limit.rule, RefusalCache(enabled=True)
+        rule, refusals = limit.rule, RefusalCache(enabled=True)
         state, now = empty_state(limit), 10**12
         for _ in range(60):
             now += chance.choice([0, 1, chance.randrange(min(part.micros for part in limit.parts))])
@@ -331,16 +331,16 @@ def test_as_long_as_one_asks_for_all_one_can_be_admitted_at_most():
             state, allowed = rule.decide(state, now, limit, cost)
             if allowed:
                 continue
-            denials.note("k", limit, cost, state, now, sent=now * 1000)
-            denial = denials.by_key.pop("k", None)
-            if denial is None or not denial.is_just_over(limit, cost, denial.until):
+            refusals.note("k", limit, cost, state, now, sent=now * 1000)
+            refusal = refusals.by_key.pop("k", None)
+            if refusal is None or not refusal.is_just_over(limit, cost, refusal.until):
                 continue
             worth += 1
-            for nanos in (denial.until, denial.until + denial.alone_for - 1000, denial.until + denial.alone_for):
+            for nanos in (refusal.until, refusal.until + refusal.alone_for - 1000, refusal.until + refusal.alone_for):
                 after, first = rule.decide(state, nanos // 1000, limit, cost)
                 _, second = rule.decide(after, nanos // 1000, limit, cost)
-                is_over = denial.is_just_over(limit, cost, nanos)
-                assert is_over == (nanos < denial.until + denial.alone_for)
+                is_over = refusal.is_just_over(limit, cost, nanos)
+                assert is_over == (nanos < refusal.until + refusal.alone_for)
                 assert not (is_over and first and second)
-            assert not denial.is_just_over(limit, cost, denial.until - 1)
+            assert not refusal.is_just_over(limit, cost, refusal.until - 1)
     assert worth > 100

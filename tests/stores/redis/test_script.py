@@ -167,24 +167,24 @@ def test_an_admission_is_answered_with_the_record_that_was_written(stores, any_s
     """Which also tells when: nothing is made for the reply alone.  A long log is only glimpsed at."""
     clock, remote, _ = stores
     client = any_server.client()
-    ledger = remote.books.ledger("answers", limit)
-    name = ledger.name("k") + ledger.subjects[0].suffix
+    layout = remote.translator.layout("answers", limit)
+    name = layout.name("k") + layout.subjects[0].suffix
     for _ in range(2):
         clock.advance(0.001)
-        reply = asked(any_server, remote, ledger, clock.micros)
-        assert opened(reply, ledger.subjects[0]) == (True, clock.micros, reply)
-        assert reply == client.get(name) or ledger.subjects[0].ring
+        reply = asked(any_server, remote, layout, clock.micros)
+        assert opened(reply, layout.subjects[0]) == (True, clock.micros, reply)
+        assert reply == client.get(name) or layout.subjects[0].ring
     for _ in range(70):
-        reply = asked(any_server, remote, ledger, clock.micros)
-    assert opened(reply, ledger.subjects[0]) == (False, clock.micros, reply[8:])
-    assert reply[8:] == client.get(name) or ledger.subjects[0].ring
+        reply = asked(any_server, remote, layout, clock.micros)
+    assert opened(reply, layout.subjects[0]) == (False, clock.micros, reply[8:])
+    assert reply[8:] == client.get(name) or layout.subjects[0].ring
 
 
-def asked(server, remote, ledger, now):
+def asked(server, remote, layout, now):
     """The bytes that a check is answered with."""
     reader = Reader()
     with socket.create_connection(("127.0.0.1", server.port)) as wire:
-        wire.sendall(command([CheckRequest(ledger, "k", 1)], b"EVAL", remote.script.text, now))
+        wire.sendall(command([CheckRequest(layout, "k", 1)], b"EVAL", remote.script.text, now))
         while (reply := reader.gets()) is False:
             reader.feed(wire.recv(1 << 16))
     return reply
@@ -202,10 +202,10 @@ def test_refusals_at_the_instant_0_and_of_what_was_never_there(stores):
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 @pytest.mark.parametrize("reply", [b"", b"OK", b"PONG", b"x" * 11, b"\xff" * 7, b"\xff" * 60])
 def test_what_is_no_record_is_no_answer(limit, reply):
-    ledger = RecordLayout("s", limit)
-    if len(ledger.subjects) == 1:
+    layout = RecordLayout("s", limit)
+    if len(layout.subjects) == 1:
         with pytest.raises((ValueError, IndexError, struct.error)):
-            opened(reply, ledger.subjects[0])
+            opened(reply, layout.subjects[0])
 
 
 def test_every_rule_has_a_letter():

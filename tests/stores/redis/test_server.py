@@ -86,8 +86,8 @@ def test_a_refusal_writes_nothing_and_a_check_is_one_command(redis_server, store
         store.check(plan)
         store.check(plan)
     client.config_resetstat()
-    store.books.denials.clear()
-    store.books.ledgers.clear()
+    store.translator.refusals.clear()
+    store.translator.layouts.clear()
     for plan in plans:
         assert not any(store.check(plan))
     used = client.info("commandstats")
@@ -173,7 +173,7 @@ def test_a_forked_child_opens_its_own_connection(redis_server, store):
 def test_an_idle_connection_is_used_again_and_a_closed_one_replaced(redis_server, store, monkeypatch):
     limiter = Limiter("1000 per 50 days", store=store)
     limiter.check("k")
-    link, _ = store.home
+    link = store.server
     before = link.connection
     monkeypatch.setattr("ratekeeper.stores.redis.connection.IDLE", 0.0)
     assert (limiter.check("k").reason, link.connection) == ("", before)

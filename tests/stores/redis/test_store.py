@@ -12,6 +12,7 @@ from ratekeeper.stores.redis import connection as link
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import StoreContract, TimedStoreContract
+from tests.stores.prepared import ThroughPrepared, ThroughTables
 
 prefixes = itertools.count()
 ENDLESS = -1  # how a server tells of a key without an end; one that ended just now is -2
@@ -52,6 +53,18 @@ class TestRedisStore(OnServer, StoreContract):
         return RedisStore(self.url, **self.options)
 
 
+class TestRedisStoreThroughPrepared(ThroughPrepared, TestRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+
+class TestRedisStoreThroughTables(ThroughTables, TestRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+
 class TestRedisStoreWithoutCore(TestRedisStore):
     """Threads that take turns in Python."""
 
@@ -66,7 +79,7 @@ class TestTimedRedisStore(OnServer, TimedStoreContract):
         TimedStoreContract.setup_method(self)
 
     def make_store(self):
-        # A refusal that is remembered does not mend a state from the future in the store: see test_denials.py.
+        # A refusal that is remembered does not mend a state from the future in the store: see test_refusal_cache.py.
         return RedisStore(self.url, clock=self.clock, deny_cache=False, **self.options)
 
     def test_long_logs_walk_like_short_ones(self):
@@ -101,3 +114,23 @@ class TestAsyncRedisStore(OnServer, TimedStoreContract):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+
+
+class TestTimedRedisStoreThroughPrepared(ThroughPrepared, TestTimedRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+
+class TestTimedRedisStoreThroughTables(ThroughTables, TestTimedRedisStore):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server):
+        yield from self.on(redis_server)
+
+
+class TestAsyncRedisStoreThroughPrepared(ThroughPrepared, TestAsyncRedisStore):
+    pass
+
+
+class TestAsyncRedisStoreThroughTables(ThroughTables, TestAsyncRedisStore):
+    pass

@@ -39,7 +39,7 @@ def test_tls(certificate):
         async def main():
             async with AsyncLimiter("5/minute", store=trusting) as limiter:
                 assert (await limiter.check("k")).remaining == 2
-                assert limiter.store.office().home.wire.file == -1  # what is encrypted only the loop may read
+                assert limiter.store.connections().server.wire.file == -1  # what is encrypted only the loop may read
 
         asyncio.run(main())
         assert "certificate verify failed" in Limiter("5/minute", store=url).check("k").reason.lower()

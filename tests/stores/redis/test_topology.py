@@ -13,6 +13,7 @@ from ratekeeper.stores.redis.layout import RecordLayout
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.stores.redis.topology import SlotMap, slot_of
 from ratekeeper.testing import StoreContract
+from tests.stores.prepared import ThroughPrepared, ThroughTables
 from tests.stores.redis.test_store import ENDLESS
 
 prefixes = itertools.count()
@@ -60,6 +61,22 @@ class TestAsyncCluster(TestCluster):
         return asyncio.run_coroutine_threadsafe(answer(), self.loop).result()
 
 
+class TestClusterThroughPrepared(ThroughPrepared, TestCluster):
+    pass
+
+
+class TestClusterThroughTables(ThroughTables, TestCluster):
+    pass
+
+
+class TestAsyncClusterThroughPrepared(ThroughPrepared, TestAsyncCluster):
+    pass
+
+
+class TestAsyncClusterThroughTables(ThroughTables, TestAsyncCluster):
+    pass
+
+
 def test_slots_are_those_of_the_server(redis_cluster):
     client = redis_cluster.servers[0].client()
     for name in (b"plain", b"rk:api:{abc}", b"{}x", b"a{}{b}", b"{x", b"rk:a:{abc}.1r"):
@@ -67,8 +84,8 @@ def test_slots_are_those_of_the_server(redis_cluster):
 
 
 def test_user_text_chooses_no_slot_and_shows_in_no_name():
-    ledger = RecordLayout("log{in}", Limit.parse("5/minute"))
-    names = [ledger.name(f"{{t.g}}:{number}") for number in range(3_000)]
+    layout = RecordLayout("log{in}", Limit.parse("5/minute"))
+    names = [layout.name(f"{{t.g}}:{number}") for number in range(3_000)]
     assert len(set(names)) == 3_000
     assert all(b"t.g" not in name and name.startswith(b"rk:log_in_:{") for name in names)
     thirds = [0, 0, 0]
@@ -84,7 +101,7 @@ def test_a_secret_keys_the_digests():
     plain, keyed, other = (
         RecordLayout("s", Limit.parse("5/minute"), secret=secret) for secret in (b"", b"one secret", b"another")
     )
-    assert len({ledger.name("10.0.0.1") for ledger in (plain, keyed, other)}) == 3
+    assert len({layout.name("10.0.0.1") for layout in (plain, keyed, other)}) == 3
 
 
 def plan_of(limit, cost=1, keys=("ip", "user", "global")):
@@ -96,7 +113,7 @@ def test_a_plan_across_slots_takes_all_or_nothing_under_load(redis_cluster):
     store = RedisStore(redis_cluster.url, prefix=f"c{next(prefixes)}", deadline=10, deny_cache=False)
     roomy, tight = Limit.parse("1000 per 50 days fixed_window"), Limit.parse("60 per 50 days fixed_window")
     plan = (*plan_of(roomy, keys=("ip", "user")), *plan_of(tight, keys=("global",)))
-    slots = {slot_of(store.books.ledger(check.space, check.limit).name(check.key)) for check in plan}
+    slots = {slot_of(store.translator.layout(check.space, check.limit).name(check.key)) for check in plan}
     assert len(slots) == 3
     admitted = []
 
@@ -116,7 +133,7 @@ def test_a_plan_across_slots_takes_all_or_nothing_under_load(redis_cluster):
 def test_a_tag_in_the_prefix_keeps_plans_in_one_slot(redis_cluster):
     store = RedisStore(redis_cluster.url, prefix="{app}", deadline=10)
     plan = plan_of(Limit.parse("3 per 50 days"))
-    names = [store.books.ledger(check.space, check.limit).name(check.key) for check in plan]
+    names = [store.translator.layout(check.space, check.limit).name(check.key) for check in plan]
     assert {slot_of(name) for name in names} == {slot_of(b"app")}
     store.reset(plan)
     assert [all(store.check(plan)) for _ in range(5)] == [True] * 3 + [False] * 2
@@ -163,7 +180,7 @@ def test_a_slot_that_moves_under_load_loses_and_grants_nothing(redis_cluster):
         await asyncio.gather(*[run(30) for _ in range(8)])
         assert reasons == {""}
         assert admitted == 400
-        assert store.office().slots.masters[slot] == ("127.0.0.1", target.port)
+        assert store.connections().slots.masters[slot] == ("127.0.0.1", target.port)
         await store.close()
 
     asyncio.run(main())

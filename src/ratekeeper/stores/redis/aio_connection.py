@@ -164,35 +164,35 @@ class AsyncRedisServer:
         else:
             self.send([Batch(requests[at : at + MOST], self.since) for at in range(0, len(requests), MOST)])
 
-    def send(self, flights: list[Batch]) -> None:
-        """Put flights on the wire, or first in line for it."""
+    def send(self, batches: list[Batch]) -> None:
+        """Put batches on the wire, or first in line for it."""
         if self.wire is None:
-            self.waiting += flights
+            self.waiting += batches
             self.reach()
             return
         parts = []
-        for flight in flights:
-            if flight.asking:
+        for batch in batches:
+            if batch.asking:
                 self.in_flight.append(None)
-            self.in_flight.append(flight)
-            parts.append(flight.payload(self.script, self.clock, self.gives_time))
+            self.in_flight.append(batch)
+            parts.append(batch.payload(self.script, self.clock, self.gives_time))
         self.wire.transport.write(b"".join(parts))  # type: ignore[union-attr]
-        if flights and self.timer is None:
-            self.timer = self.loop.call_at(flights[0].since + self.settings.deadline, self.expire)
+        if batches and self.timer is None:
+            self.timer = self.loop.call_at(batches[0].since + self.settings.deadline, self.expire)
 
     def receive(self, reply: Any) -> None:
-        flight = self.in_flight.popleft()
-        if flight is None:
+        batch = self.in_flight.popleft()
+        if batch is None:
             return
         if isinstance(reply, ReplyError):
-            self.trouble(self, flight, reply)
-        elif not flight.land(reply, self.name):
+            self.trouble(self, batch, reply)
+        elif not batch.land(reply, self.name):
             self.down("answered something else than was asked")
 
     def expire(self) -> None:
         """Fail what is past its deadline; else come back when the oldest would be."""
         self.timer = None
-        ages = [flight.since for flight in (*self.waiting, *self.in_flight) if flight is not None]
+        ages = [batch.since for batch in (*self.waiting, *self.in_flight) if batch is not None]
         if self.pending:
             ages.append(self.since)
         if not ages:
@@ -222,14 +222,14 @@ class AsyncRedisServer:
         wire, self.wire = self.wire, None
         if wire is not None:
             wire.close()
-        flights = [flight for flight in self.in_flight if flight is not None]
+        batches = [batch for batch in self.in_flight if batch is not None]
         self.in_flight.clear()
         waiting = [*self.waiting, Batch(self.pending, 0.0)]
         self.waiting, self.pending = [], []
-        for flight in flights:
-            flight.fail(StoreUnavailable(self.name, why, charged=None))
-        for flight in waiting:
-            flight.fail(StoreUnavailable(self.name, why))
+        for batch in batches:
+            batch.fail(StoreUnavailable(self.name, why, charged=None))
+        for batch in waiting:
+            batch.fail(StoreUnavailable(self.name, why))
 
     def renew(self) -> None:
         """Leave this connection, on which nothing is under way, for a new one."""

@@ -86,7 +86,7 @@ class Batch:
                 except Exception as error:
                     understood = False
                     why = f"answered something else than was asked ({error})"
-                    future.set_exception(StoreUnavailable(name, why, charged=None))
+                    request.fail(StoreUnavailable(name, why, charged=None))
                 else:
                     future.set_result(result)
         return understood
@@ -94,25 +94,25 @@ class Batch:
     def fail(self, error: StoreUnavailable) -> None:
         for request in self.requests:
             if not request.future.done():
-                request.future.set_exception(error)
+                request.fail(error)
 
 
-def judge(flight: Batch, error: Exception, asked: Address) -> tuple[str, int, Address]:
+def judge(batch: Batch, error: Exception, asked: Address) -> tuple[str, int, Address]:
     """What to do after an error reply: a word of TROUBLES, or ``unknown``; for ``elsewhere`` also slot and address."""
     text = str(error)
     word = text.partition(" ")[0]
     action = TROUBLES.get(word, "unknown")
     slot, place = -1, asked
-    flight.asking = False
+    batch.asking = False
     if action == "again":
-        flight.tries = 0  # a slot on the move: until the deadline, and wherever that leads
+        batch.tries = 0  # a slot on the move: until the deadline, and wherever that leads
     elif action == "evaluate":
-        flight.evaluate = True
+        batch.evaluate = True
     elif action == "elsewhere":
         _, index, target = text.split(" ")[:3]
         host, _, port = target.rpartition(":")
         slot, place = int(index), (host or asked[0], int(port))  # an empty host is the one that was asked
-        flight.asking = word == "ASK"
-    if flight.tries >= MOST_TRIES and action in ("evaluate", "elsewhere", "anew"):
+        batch.asking = word == "ASK"
+    if batch.tries >= MOST_TRIES and action in ("evaluate", "elsewhere", "anew"):
         action = "down" if action == "anew" else "refused"
     return action, slot, place

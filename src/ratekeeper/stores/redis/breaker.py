@@ -46,3 +46,7 @@ class Breaker:
             return False
         self.probe_at = now + LATEST
         return True
+
+    def is_waiting(self, now: float) -> bool:
+        """Whether nobody may ask, not even a probe."""
+        return self.is_open and now < self.probe_at

@@ -174,14 +174,14 @@ class RedisServer:
         self.wire = allocate_lock()  # if not, held by the one thread that speaks
         self.is_closed = False
 
-    def exchange(self, flights: Sequence[Batch], until: float) -> tuple[list[Any], RedisConnection]:
-        """Send all flights in one go; their replies, and who gave them."""
-        payload = b"".join([flight.payload(self.script, self.clock, self.gives_time) for flight in flights])
-        extra = sum([flight.asking for flight in flights])
-        replies, asked = self.transfer(payload, len(flights) + extra, until)
+    def exchange(self, batches: Sequence[Batch], until: float) -> tuple[list[Any], RedisConnection]:
+        """Send all batches in one go; their replies, and who gave them."""
+        payload = b"".join([batch.payload(self.script, self.clock, self.gives_time) for batch in batches])
+        extra = sum([batch.asking for batch in batches])
+        replies, asked = self.transfer(payload, len(batches) + extra, until)
         if extra:
             kept = iter(replies)
-            replies = [(next(kept), next(kept))[1] if flight.asking else next(kept) for flight in flights]
+            replies = [(next(kept), next(kept))[1] if batch.asking else next(kept) for batch in batches]
         return replies, asked
 
     def transfer(self, payload: bytes, replies: int, until: float) -> tuple[list[Any], RedisConnection]:

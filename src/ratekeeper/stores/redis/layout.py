@@ -7,34 +7,38 @@ user text neither shows, nor collides, nor chooses a slot; a limit whose states 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from struct import Struct
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.keys import wire
-from ratekeeper.limit import LimitSet
+from ratekeeper.limit import Limit, LimitSet
 from ratekeeper.stores.redis.packed_log import LogSummary, PackedLog
 from ratekeeper.stores.redis.refusal_cache import RefusalCache
 from ratekeeper.stores.redis.script import KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from ratekeeper.limit import Limit, State
+    from ratekeeper.limit import State
     from ratekeeper.stores.fallback import FallbackTable
 
 VERSION = b"3"  # of the records' formats: part of every key's digest, so a record of another version is never met
 LONGEST_WHOLE = 64  # a log of more than so many is kept as a ring, which the server changes in place
 SLACK = 1_000  # milliseconds that a key outlives its state
 MOST_NAMES = 10_000
+MOST_COSTS = 64  # whose words are kept
 LOGS = ("sliding_log", "concurrency")  # their states grow and shrink
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
 SHOWN = 32  # letters of a space in a key's name: for people, the digest tells spaces apart
 
 BUCKET_STATE = Struct(">QI")
 STAMP = 8  # bytes of the instant at which a record was made, where its first state does not tell
+STAMPED_BUCKET = Struct(">8xQI")
 WINDOW_SIZE = 12  # 7 bytes for the instant, 5 for what was used in its window
 LOG_LENGTHS = range(0, 7 << 21, 7)  # of more instants than any limit has
 LENGTH = Struct(">I")
@@ -144,12 +148,12 @@ class RecordLayout:
     """How the states of one limit, or of several decided as one, are kept in one space."""
 
     __slots__ = (
-        "bucket",
-        "denials",
-        "desk",
+        "byte_names",
         "digests",
-        "first",
+        "drains",
+        "fallback",
         "is_packed",
+        "is_single",
         "limit",
         "most",
         "names",
@@ -157,10 +161,15 @@ class RecordLayout:
         "once",
         "order",
         "prefix",
+        "read_record",
         "recent",
+        "record_size",
+        "refusals",
         "seen",
         "space",
         "subjects",
+        "unpack",
+        "words",
     )
 
     def __init__(
@@ -170,11 +179,11 @@ class RecordLayout:
         prefix: bytes = b"rk",
         secret: bytes = b"",
         longer: int = 0,
-        denials: RefusalCache | None = None,
+        refusals: RefusalCache | None = None,
     ) -> None:
         self.space = space
         self.limit = limit
-        self.denials = RefusalCache(enabled=False) if denials is None else denials
+        self.refusals = RefusalCache(enabled=False) if refusals is None else refusals
         parts: Sequence[Limit] = limit.parts
         # A log changes its length, so each has a key of its own; the others share a record.
         packed = [index for index, part in enumerate(parts) if part.algorithm not in ("unlimited", *LOGS)]
@@ -187,22 +196,30 @@ class RecordLayout:
                 b"" if group is packed else b".%d" % group[0] + (b"r" if parts[group[0]].count > LONGEST_WHOLE else b"")
             )
             self.subjects.append(Subject([parts[index] for index in group], suffix, longer))
+        self.is_packed = not logs
+        self.is_single = len(self.subjects) == 1
         self.most = max(part.capacity for part in parts) + 1  # a greater cost is refused and refunded just like it
         self.prefix = prefix + b":" + label(space).encode() + b":{"
         self.digests = blake2b(key=secret[:64], digest_size=16, person=b"ratekeeper" + VERSION)
         for part in (space.encode("utf-8", "surrogatepass"), limit.layout.encode()):
             self.digests.update(LENGTH.pack(len(part)) + part)
-        self.names: dict[str | bytes, tuple[bytes, ...]] = {}
-        # What the server last said of each key, for the standby; the older half is dropped when the newer is full.
+        # The names of the subjects' keys, as words of a command, by encoded key: text, and apart from it bytes, so
+        # that a caller's bytes, which are not encoded yet, are never found.
+        self.names: dict[str, bytes] = {}
+        self.byte_names: dict[bytes, bytes] = {}
+        # What the server last said of each key, for the fallback; the older half is dropped when the newer is full.
         self.recent: dict[str | bytes, State] = {}
         self.older: dict[str | bytes, State] = {}
         self.seen = (0, 0)  # the server's microseconds, and our nanoseconds when we asked: the last time it answered
-        self.desk: FallbackTable | None = None  # where it is counted while the server is away
-        single = len(self.subjects) == 1 and len(parts) == 1
-        self.bucket = single and parts[0].algorithm in BUCKETS
-        self.once = self.plan_words("check", 1)
-        self.first = single
-        self.is_packed = not logs
+        self.fallback: FallbackTable | None = None  # where it is counted while the server is away
+        self.words: dict[int, bytes] = {}
+        self.once = self.check_words(1)
+        # A record of nothing but buckets is read in one step: its size (0: it has something else) and their drains.
+        buckets = self.is_single and self.is_packed and all(part.algorithm in BUCKETS for part in parts)
+        self.drains = tuple([part.drain for part in parts]) if buckets else ()
+        self.unpack = Struct(">Q" + "QI" * len(self.drains)).unpack
+        self.record_size = self.subjects[0].size if buckets else 0
+        self.read_record = self.record_reader()
 
     def name(self, key: str | bytes) -> bytes:
         """The name of the key of the first subject; those of the others begin with it."""
@@ -210,43 +227,76 @@ class RecordLayout:
         digests.update(wire(key))
         return self.prefix + urlsafe_b64encode(digests.digest())[:22] + b"}"
 
-    def keys(self, key: str | bytes) -> tuple[bytes, ...]:
-        """The names of all subjects' keys, as words of a command."""
-        found = self.names.get(key)
-        if found is None:
-            if len(self.names) >= MOST_NAMES:
-                self.names.clear()
+    def keys(self, key: str | bytes) -> bytes:
+        """The names of all subjects' keys for an encoded ``key``, as words of a command."""
+        names: dict[Any, bytes] = self.names if key.__class__ is str else self.byte_names
+        words = names.get(key)
+        if words is None:
+            if len(names) >= MOST_NAMES:
+                names.clear()
             name = self.name(key)
-            found = self.names[key] = tuple([bulk(name + subject.suffix) for subject in self.subjects])
-        return found
+            words = names[key] = b"".join([bulk(name + subject.suffix) for subject in self.subjects])
+        return words
 
     def remember(self, key: str | bytes, state: State, now: int, sent: int) -> None:
         self.recent[key] = state
         self.seen = now, sent
         if len(self.recent) >= MOST_NAMES:
-            self.older, self.recent = self.recent, {}
+            self.age()
+
+    def age(self) -> None:
+        """Drop the older half of what the server said."""
+        self.older, self.recent = self.recent, {}
 
     def recall(self, key: str | bytes) -> State | None:
-        found = self.recent.get(key)
-        return self.older.get(key) if found is None else found
+        state = self.recent.get(key)
+        return self.older.get(key) if state is None else state
 
     def plan_words(self, operation: str, cost: int, whole: bool = False) -> bytes:
         """The words of all subjects of one check."""
         cost = min(cost, self.most)
         return b"".join([subject.spell(operation, cost, whole) for subject in self.subjects])
 
+    def check_words(self, cost: int) -> bytes:
+        """The words of a check: the very same object for the same cost, so that a batch says them once."""
+        words = self.words.get(cost)
+        if words is None:
+            if len(self.words) >= MOST_COSTS:
+                self.words.clear()
+            words = self.words[cost] = self.plan_words("check", cost)
+        return words
+
+    def bucket_state(self, numbers: Sequence[int]) -> State:
+        """The canonical state of a record of nothing but buckets: instant and rest of each, in ``numbers``."""
+        states = [tat * drain + rest for tat, rest, drain in zip(numbers[::2], numbers[1::2], self.drains, strict=True)]
+        return tuple(states) if isinstance(self.limit, LimitSet) else states[0]
+
+    def record_reader(self) -> Callable[[bytes], State]:
+        """What makes a state of the record of a layout that has one: with the least work for the common limits."""
+        if self.record_size == STAMP + BUCKET_STATE.size:
+            (drain,), unpack = self.drains, STAMPED_BUCKET.unpack
+
+            def read(record: bytes) -> State:
+                tat, rest = unpack(record)
+                return tat * drain + rest
+
+            return read
+        if self.is_single and isinstance(self.limit, Limit) and not self.subjects[0].stamp:
+            return partial(unpack_state, limit=self.limit)
+        return lambda record: self.state((record,))
+
     def state(self, records: Sequence[bytes]) -> State:
         """The canonical state, of all subjects' records."""
         limit = self.limit
         if not isinstance(limit, LimitSet):
             return self.subjects[0].states(records[0])[0] if records else limit.rule.EMPTY
-        found: list[State] = [None] * len(limit.limits)
-        states = chain.from_iterable(
+        states: list[State] = [None] * len(limit.limits)
+        unpacked = chain.from_iterable(
             [subject.states(record) for subject, record in zip(self.subjects, records, strict=True)]
         )
-        for index, state in zip(self.order, states, strict=True):
-            found[index] = state
-        return tuple(found)
+        for index, state in zip(self.order, unpacked, strict=True):
+            states[index] = state
+        return tuple(states)
 
 
 def label(space: str) -> str:

@@ -1,13 +1,13 @@
-"""Leases: a node debits a chunk of a hot key at the store, and serves it without further round trips.
+"""Prefetch: debit a chunk of a hot key's quota at the store, and serve it here without further round trips.
 
-Debit first, serve later, so nobody is ever served what was not debited, whatever crashes.  A lease ends ``LASTS`` after
-it was asked for.  While it is out, the store's bucket goes on refilling: what the store and all leases hold together
-may pass the store's burst by what refills in that time, and by no more, as what is left of a lease is given back only
-while it lasts, and is lost after that.  So the store is told a burst that is smaller by just that, and the limit's own
-promise, ``burst + rate * time``, holds exactly.  A window's lease ends with its window.
+Debit first, serve later, so no call is ever served what was not debited, whatever crashes.  A prefetched quota ends
+``LASTS`` after it was asked for.  Meanwhile the store's bucket goes on refilling: the store and all prefetched quotas
+together may pass the store's burst by what refills in that time, and by no more, as what is left of a quota is refunded
+only while it lasts, and is lost after that.  So the store is given a burst that is smaller by just that, and the
+limit's own promise, ``burst + rate * time``, holds exactly.  A window's quota ends with its window.
 
-A node that dies loses its leases, at most a quarter of what remained, and, if sized ``auto``, half of what it takes
-while one lasts; a bucket recovers that as it recovers everything.
+A process that dies loses its quotas: at most a quarter of what remained, and, if sized ``auto``, half of what it takes
+while one lasts.  A bucket recovers that as it recovers everything.
 
 Only for one gcra, token_bucket or fixed_window limit: logs and sliding windows would need slack in their windows.
 """
@@ -28,20 +28,24 @@ from ratekeeper.stores.redis.table import AsyncRedisTable, RedisTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
     from ratekeeper.decision import Decision
     from ratekeeper.keys import Key
     from ratekeeper.limit import LimitSet, State
-    from ratekeeper.stores.redis.aio_store import AsyncRedisStore
     from ratekeeper.stores.redis.store import RedisStore
 
+    Renewal = Generator[tuple[Callable[..., Any], tuple[Any, ...]], Any, Any]  # yields calls, is sent their results
+
 LASTS = 200_000  # microseconds
-SHARE = 4  # a lease takes at most one part in so many of what remains
-MOST = 10_000  # leases held at once
+SHARE = 4  # a quota takes at most one part in so many of what remains
+MOST = 10_000  # quotas at once
 KINDS = ("gcra", "token_bucket", "fixed_window")
 
 
 class PrefetchedQuota:
-    """What a node holds of one key."""
+    """What this process has debited for one key and not served yet."""
 
     __slots__ = ("asking", "began", "left", "lock", "now", "sent", "state", "until", "used")
 
@@ -49,7 +53,7 @@ class PrefetchedQuota:
         self.left = 0
         self.until = 0  # our nanoseconds
         self.began = 0
-        self.used = 0  # since it began: how fast this node takes
+        self.used = 0  # since it began: how fast this process takes
         self.state: State = None
         self.now = 0
         self.sent = 0
@@ -58,69 +62,69 @@ class PrefetchedQuota:
 
 
 class PrefetchedQuotas:
-    """The leases of one limit.  No I/O: says what to ask for, and is told what was given."""
+    """The prefetched quotas of one limit.  No I/O: says how much to debit, and takes note of what was granted."""
 
     def __init__(self, limit: Limit, size: str | int) -> None:
         self.size = size
         self.lasts = LASTS
-        self.limit = limit  # as the store is told
+        self.limit = limit  # as the store knows it
         if limit.algorithm != "fixed_window":
             recovery = limit.full // limit.drain
             self.lasts = min(LASTS, recovery // 2)  # half of a burst at most is kept back
             refilled = -(-self.lasts * limit.drain // limit.unit)
-            made = Limit.__new__(Limit)
-            made._build(str(limit), limit.count, limit.micros, limit.burst - refilled, limit.algorithm, 1)
-            self.limit = made
+            smaller = Limit.__new__(Limit)
+            smaller._build(str(limit), limit.count, limit.micros, limit.burst - refilled, limit.algorithm, 1)
+            self.limit = smaller
         self.margin = self.lasts * 250  # nanoseconds: a quarter of its time for a refund to arrive
-        self.held: dict[str | bytes, PrefetchedQuota] = {}
+        self.by_key: dict[str | bytes, PrefetchedQuota] = {}
 
-    def lease(self, key: str | bytes) -> PrefetchedQuota:
-        found = self.held.get(key)
-        if found is None:
-            if len(self.held) >= MOST:
-                self.held.clear()  # what they hold recovers by itself
-            found = self.held.setdefault(key, PrefetchedQuota())
-        return found
+    def quota(self, key: str | bytes) -> PrefetchedQuota:
+        quota = self.by_key.get(key)
+        if quota is None:
+            if len(self.by_key) >= MOST:
+                self.by_key.clear()  # what was debited for them recovers by itself
+            quota = self.by_key.setdefault(key, PrefetchedQuota())
+        return quota
 
-    def serve(self, lease: PrefetchedQuota, cost: int, nanos: int) -> Decision | None:
-        """Out of the lease, if enough is left of it in time."""
-        if lease.left < cost or nanos >= lease.until:
+    def serve(self, quota: PrefetchedQuota, cost: int, nanos: int) -> Decision | None:
+        """Take ``cost`` out of the quota, if enough is left of it in time."""
+        if quota.left < cost or nanos >= quota.until:
             return None
-        lease.left -= cost
-        lease.used += cost
-        return decision(True, self.limit, lease.state, lease.now + (nanos - lease.sent) // 1000, cost)
+        quota.left -= cost
+        quota.used += cost
+        return decision(True, self.limit, quota.state, quota.now + (nanos - quota.sent) // 1000, cost)
 
-    def wanted(self, lease: PrefetchedQuota, cost: int, nanos: int) -> int:
-        """How much to debit for a call of ``cost``: itself, and what this node is likely to need."""
-        if lease.state is None:
+    def wanted(self, quota: PrefetchedQuota, cost: int, nanos: int) -> int:
+        """How much to debit for a call of ``cost``: itself, and what this process is likely to need."""
+        if quota.state is None:
             return cost
-        now = lease.now + (nanos - lease.sent) // 1000
-        remaining = self.limit.rule.remaining(lease.state, now, self.limit)
+        now = quota.now + (nanos - quota.sent) // 1000
+        remaining = self.limit.rule.remaining(quota.state, now, self.limit)
         extra = remaining // SHARE
         if self.size == "auto":
-            passed = max(nanos - lease.began, 1)
-            extra = min(extra, lease.used * self.lasts * 1000 // (2 * passed))
+            passed = max(nanos - quota.began, 1)
+            extra = min(extra, quota.used * self.lasts * 1000 // (2 * passed))
         else:
             extra = min(extra, int(self.size))
         return cost + max(0, extra)
 
-    def granted(self, lease: PrefetchedQuota, answer: Decision, taken: int, cost: int, state: State, sent: int) -> None:
+    def granted(self, quota: PrefetchedQuota, answer: Decision, taken: int, cost: int, state: State, sent: int) -> None:
         """Take note of an answer: ``taken`` was debited at the store, ``cost`` of it is served at once."""
-        lease.state, lease.now, lease.sent = state, answer.at, sent
-        lease.began, lease.used = sent, cost if answer.allowed else 0
-        lease.left = taken - cost if answer.allowed else 0
-        lease.until = sent + self.lasts * 1000
+        quota.state, quota.now, quota.sent = state, answer.at, sent
+        quota.began, quota.used = sent, cost if answer.allowed else 0
+        quota.left = taken - cost if answer.allowed else 0
+        quota.until = sent + self.lasts * 1000
         if self.limit.algorithm == "fixed_window":
             ends = self.limit.micros - answer.at % self.limit.micros
-            lease.until = min(lease.until, sent + ends * 1000)
+            quota.until = min(quota.until, sent + ends * 1000)
 
-    def leftover(self, lease: PrefetchedQuota, nanos: int) -> int:
-        """What is left, to be given back if that will arrive in time; nobody will be served it any more."""
-        left, lease.left = lease.left, 0
-        return left if nanos + self.margin < lease.until else 0
+    def leftover(self, quota: PrefetchedQuota, nanos: int) -> int:
+        """What is left, to be refunded if that will arrive in time; it is served to nobody any more."""
+        left, quota.left = quota.left, 0
+        return left if nanos + self.margin < quota.until else 0
 
 
-def can_lease(limit: Limit | LimitSet) -> bool:
+def can_prefetch(limit: Limit | LimitSet) -> bool:
     if not isinstance(limit, Limit) or limit.algorithm not in KINDS:
         return False
     return limit.algorithm == "fixed_window" or limit.full // limit.drain >= 20_000  # a burst of 20 ms at least
@@ -128,7 +132,7 @@ def can_lease(limit: Limit | LimitSet) -> bool:
 
 def validate(lease: object, limit: Limit | LimitSet) -> None:
     expect_options("store", lease=lease)
-    if not can_lease(limit):
+    if not can_prefetch(limit):
         raise InvalidStore(
             f"lease: expected one limit of {', '.join(KINDS)} whose burst takes 20 ms or more to recover, "
             f"got {str(limit)!r}."
@@ -136,108 +140,136 @@ def validate(lease: object, limit: Limit | LimitSet) -> None:
 
 
 class PrefetchTable:
-    """RedisTable with leases, for threads."""
+    """RedisTable with prefetched quotas, for threads."""
 
     def __init__(
         self, store: RedisStore, space: str, limit: Limit, on_store_error: str | None, size: str | int
     ) -> None:
-        self.leases = PrefetchedQuotas(limit, size)
-        self.inner = RedisTable(store, space, self.leases.limit, on_store_error)
+        self.quotas = PrefetchedQuotas(limit, size)
+        self.inner = self.open_inner(store, space, self.quotas.limit, on_store_error)
         self.nanos = store.clock.nanos
-        store.leased.add(self)
+        store.prefetching.add(self)
+
+    @staticmethod
+    def open_inner(store: Any, space: str, limit: Limit, on_store_error: str | None) -> RedisTable:
+        return RedisTable(store, space, limit, on_store_error)
+
+    def check_now(self, key: Key, cost: int = 1) -> Decision | None:
+        """Take ``cost`` out of a prefetched quota, or answer as RedisTable does; None: the server must be asked."""
+        name = encode(key)
+        cost = whole_cost(cost)
+        quota = self.quotas.by_key.get(name)
+        if quota is not None and quota.lock.acquire(False):  # else a thread asks for more of it
+            try:
+                decision = self.quotas.serve(quota, cost, self.nanos())
+            finally:
+                quota.lock.release()
+            if decision is not None:
+                return decision
+        return self.inner.check_now(key, cost)
 
     def check(self, key: Key, cost: int = 1) -> Decision:
-        """Take ``cost`` for ``key`` if it fits: out of a lease, or of a new one."""
+        """Take ``cost`` for ``key`` if it fits: out of a prefetched quota, or of a new one."""
         name = key if key.__class__ is str and 0 < len(key) <= LONGEST else encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        leases = self.leases
-        lease = leases.held.get(name) or leases.lease(name)
-        with lease.lock:  # one asks, the others are served of what it gets
-            found = leases.serve(lease, cost, self.nanos())
-            return found if found is not None else self.renew(lease, key, name, cost)
+        quotas = self.quotas
+        quota = quotas.by_key.get(name) or quotas.quota(name)
+        with quota.lock:  # one thread asks, and the others are served of what it gets
+            decision = quotas.serve(quota, cost, self.nanos())
+            return decision if decision is not None else drive(self.renew(quota, key, name, cost))
 
-    def renew(self, lease: PrefetchedQuota, key: Key, name: str | bytes, cost: int) -> Decision:
-        leases, inner = self.leases, self.inner
-        self.give_back(lease, name)
+    def renew(self, quota: PrefetchedQuota, key: Key, name: str | bytes, cost: int) -> Renewal:
+        """Debit a new quota, of which ``cost`` is served at once.  Yields what the store must do."""
+        quotas, inner = self.quotas, self.inner
+        yield from self.give_back(quota, name)
         sent = self.nanos()
-        taken = leases.wanted(lease, cost, sent)
-        answer = inner.check(key, taken)
+        taken = quotas.wanted(quota, cost, sent)
+        answer: Decision = yield inner.check, (key, taken)
         if not answer.allowed and taken > cost and not answer.reason:
             taken = cost  # there is not that much: exact again
             sent = self.nanos()
-            answer = inner.check(key, cost)
+            answer = yield inner.check, (key, cost)
         if not answer.reason:
-            leases.granted(lease, answer, taken, cost, inner.ledger.recall(name), sent)
+            quotas.granted(quota, answer, taken, cost, inner.layout.recall(name), sent)
         return answer
 
-    def give_back(self, lease: PrefetchedQuota, key: str | bytes) -> None:
-        at, left = lease.now, self.leases.leftover(lease, self.nanos())
+    def give_back(self, quota: PrefetchedQuota, key: str | bytes) -> Renewal:
+        """Refund what is left of a quota, if that arrives in time."""
+        at, left = quota.now, self.quotas.leftover(quota, self.nanos())
         if left:
             with suppress(StoreUnavailable):
-                self.inner.store.refund((Check(self.inner.space, key, self.leases.limit, left),), at)
+                yield self.inner.store.refund, ((Check(self.inner.space, key, self.quotas.limit, left),), at)
 
     def close(self) -> None:
-        for key, lease in list(self.leases.held.items()):
-            with lease.lock:
-                self.give_back(lease, key)
+        for key, quota in list(self.quotas.by_key.items()):
+            with quota.lock:
+                drive(self.give_back(quota, key))
 
 
-class AsyncPrefetchTable:
-    """RedisTable with leases, for event loops."""
+class AsyncPrefetchTable(PrefetchTable):
+    """RedisTable with prefetched quotas, for event loops."""
 
-    def __init__(
-        self, store: AsyncRedisStore, space: str, limit: Limit, on_store_error: str | None, size: str | int
-    ) -> None:
-        self.leases = PrefetchedQuotas(limit, size)
-        self.inner = AsyncRedisTable(store, space, self.leases.limit, on_store_error)
-        self.nanos = store.clock.nanos
-        store.leased.add(self)
+    inner: AsyncRedisTable
 
-    async def check(self, key: Key, cost: int = 1) -> Decision:
-        """Take ``cost`` for ``key`` if it fits: out of a lease, or of a new one."""
+    @staticmethod
+    def open_inner(store: Any, space: str, limit: Limit, on_store_error: str | None) -> AsyncRedisTable:
+        return AsyncRedisTable(store, space, limit, on_store_error)
+
+    async def check(self, key: Key, cost: int = 1) -> Decision:  # type: ignore[override]
+        """Take ``cost`` for ``key`` if it fits: out of a prefetched quota, or of a new one."""
         name = key if key.__class__ is str and 0 < len(key) <= LONGEST else encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
             cost = whole_cost(cost)
-        leases = self.leases
-        lease = leases.held.get(name) or leases.lease(name)
+        quotas = self.quotas
+        quota = quotas.by_key.get(name) or quotas.quota(name)
         while True:
-            found = leases.serve(lease, cost, self.nanos())
-            if found is not None:
-                return found
-            known = self.inner.hit(key, cost)
-            if known is not None:
-                return known
-            if lease.asking is None:
+            decision = quotas.serve(quota, cost, self.nanos())
+            if decision is not None:
+                return decision
+            refusal = self.inner.hit(key, cost)
+            if refusal is not None:
+                return refusal
+            if quota.asking is None:
                 break
-            await asyncio.shield(lease.asking)
-        lease.asking = asyncio.get_running_loop().create_future()
+            await asyncio.shield(quota.asking)
+        quota.asking = asyncio.get_running_loop().create_future()
         try:
-            return await self.renew(lease, key, name, cost)
+            return await adrive(self.renew(quota, key, name, cost))
         finally:
-            lease.asking.set_result(None)
-            lease.asking = None
+            quota.asking.set_result(None)
+            quota.asking = None
 
-    async def renew(self, lease: PrefetchedQuota, key: Key, name: str | bytes, cost: int) -> Decision:
-        leases, inner = self.leases, self.inner
-        await self.give_back(lease, name)
-        sent = self.nanos()
-        taken = leases.wanted(lease, cost, sent)
-        answer = await inner.check(key, taken)
-        if not answer.allowed and taken > cost and not answer.reason:
-            taken = cost
-            sent = self.nanos()
-            answer = await inner.check(key, cost)
-        if not answer.reason:
-            leases.granted(lease, answer, taken, cost, inner.ledger.recall(name), sent)
-        return answer
+    async def close(self) -> None:  # type: ignore[override]
+        for key, quota in list(self.quotas.by_key.items()):
+            await adrive(self.give_back(quota, key))
 
-    async def give_back(self, lease: PrefetchedQuota, key: str | bytes) -> None:
-        at, left = lease.now, self.leases.leftover(lease, self.nanos())
-        if left:
-            with suppress(StoreUnavailable):
-                await self.inner.store.refund((Check(self.inner.space, key, self.leases.limit, left),), at)
 
-    async def close(self) -> None:
-        for key, lease in list(self.leases.held.items()):
-            await self.give_back(lease, key)
+def drive(steps: Renewal) -> Any:
+    """Do what a renewal yields, with calls that block."""
+    outcome: Any = None
+    step = steps.send
+    while True:
+        try:
+            call, arguments = step(outcome)
+        except StopIteration as done:
+            return done.value
+        try:
+            outcome, step = call(*arguments), steps.send
+        except BaseException as error:
+            outcome, step = error, steps.throw
+
+
+async def adrive(steps: Renewal) -> Any:
+    """The same with calls that are awaited."""
+    outcome: Any = None
+    step = steps.send
+    while True:
+        try:
+            call, arguments = step(outcome)
+        except StopIteration as done:
+            return done.value
+        try:
+            outcome, step = await call(*arguments), steps.send
+        except BaseException as error:
+            outcome, step = error, steps.throw

@@ -87,13 +87,13 @@ class RefusalCache:
             return
         if len(self.by_key) >= MOST:
             self.by_key.clear()  # a flood of refused keys: each costs one more round trip
-        denial = self.by_key[key] = CachedRefusal(limit, cost, state, now, sent, sent + lasts, is_partial(state))
-        denial.asking = denial.alone_for = None
+        refusal = self.by_key[key] = CachedRefusal(limit, cost, state, now, sent, sent + lasts, is_partial(state))
+        refusal.asking = refusal.alone_for = None
 
     def known(self, key: str | bytes, limit: Limit | LimitSet, cost: int, nanos: int) -> Decision | None:
         """The refusal of ``key`` if one is known to hold then."""
-        denial = self.by_key.get(key)
-        return denial.decision(cost, nanos) if denial is not None and denial.holds(limit, cost, nanos) else None
+        refusal = self.by_key.get(key)
+        return refusal.decision(cost, nanos) if refusal is not None and refusal.holds(limit, cost, nanos) else None
 
     def admitted(self, key: str | bytes, limit: Limit | LimitSet, cost: int, state: State, now: int, sent: int) -> None:
         """Take note of an admission of a key that was refused: most often the next one would be again."""

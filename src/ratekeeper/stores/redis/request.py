@@ -2,7 +2,7 @@
 
 A ``PlanRequest`` is one plan ready to be sent; ``read`` turns the reply into what the store answers, with the canonical
 states of the Python rules, so that every figure a caller sees comes from the reference.  How a limit is kept is in
-ledger.py.
+layout.py.
 """
 
 from __future__ import annotations
@@ -12,20 +12,38 @@ from time import time_ns
 
 from ratekeeper.decision import Decision, decided
 from ratekeeper.limit import LimitSet
-from ratekeeper.stores.redis.layout import LENGTH, bulk, number, unpack_state
+from ratekeeper.stores.redis.layout import LENGTH, MOST_NAMES, bulk, number
 from ratekeeper.stores.redis.packed_log import LogSummary, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Any, Protocol
 
-    from ratekeeper.check import Check, Plan
+    from ratekeeper.check import Plan
     from ratekeeper.limit import Limit, State
     from ratekeeper.stores.redis.layout import RecordLayout, Subject
 
+    LayoutCheck = tuple[RecordLayout, str | bytes, int]  # a check: how its limit is kept, its encoded key and its cost
+
+    class AnyRequest(Protocol):
+        """What a batch carries: the parts of a command, and who waits for which part of the reply."""
+
+        future: Any
+        operation: str
+        keys: bytes
+        words: bytes
+
+        @property
+        def keys_count(self) -> int: ...
+        @property
+        def words_count(self) -> int: ...  # 0: a check of one subject, whose word depends on the other requests
+
+        def read(self, reply: bytes, sent: int) -> Any: ...
+        def fail(self, error: BaseException) -> None: ...
+
     class Future(Protocol):
-        """Where a caller waits: asyncio's, or a thread's (see combine.py)."""
+        """Where a caller waits: asyncio's, or a thread's (see combiner.py)."""
 
         def done(self) -> bool: ...
         def set_result(self, result: Any) -> None: ...
@@ -36,10 +54,8 @@ SUBJECT_WORDS = 2  # limits, time to live
 MOST_AT_ONCE = 100  # subjects of a plan that the script decides by recursion
 
 BUCKET_TAKEN = Struct(">QQI")  # the reply is the record: the instant at which it was made, and the state
-BUCKET_REFUSED = Struct(">q8xQI")  # before it stands the complement of now
 TAKEN_SIZE, unpack_taken = BUCKET_TAKEN.size, BUCKET_TAKEN.unpack  # looked up once
-REFUSED_SIZE, unpack_refused = BUCKET_REFUSED.size, BUCKET_REFUSED.unpack
-INSTANT = Struct(">q")  # in a reply to a plan that was refused, its complement: negative
+INSTANT = Struct(">q")  # before the records of a plan that was refused stands the complement of now: negative
 FITS_FLAG, EMPTY_FLAG = 1, 2
 
 
@@ -58,72 +74,49 @@ def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
     return taken, now, record
 
 
-class PlanRequest:
-    """One plan on its way: ``keys`` and ``words`` are parts of a command, ``read`` takes the reply."""
+class PlanWords:
+    """What a plan of these limits and costs asks of the script, whatever its keys are, and how to read the reply."""
 
-    __slots__ = ("checks", "future", "keys", "keys_count", "operation", "word", "words", "words_count")
-    future: Future
+    __slots__ = ("keys_count", "operation", "subjects", "word", "words", "words_count")
 
-    def __init__(self, operation: str, checks: Sequence[tuple[Check, RecordLayout]], at: int | None = None) -> None:
+    def __init__(
+        self,
+        operation: str,
+        layouts: Sequence[RecordLayout],
+        costs: Sequence[int],
+        at: int | None = None,
+        has_repeats: bool = False,
+    ) -> None:
         self.operation = operation
-        self.checks = checks
-        names = [ledger.keys(check.key) for check, ledger in checks]
-        flat = [name for group in names for name in group]
+        self.subjects = [subject for layout in layouts for subject in layout.subjects]
+        self.keys_count = len(self.subjects)
         # A ring that stands twice in a plan must see its own first change, so it is read and written whole.
-        whole = operation not in ("check", "peek") or len(set(flat)) < len(flat)
-        self.keys = b"".join(flat)
-        self.keys_count = len(flat)
+        whole = operation not in ("check", "peek") or has_repeats
         word = operation
         if operation == "check" and not whole:
-            if len(flat) == 1:
+            if self.keys_count == 1:
                 word = "one"
-            elif len(flat) <= MOST_AT_ONCE and all(ledger.is_packed for _, ledger in checks):
+            elif self.keys_count <= MOST_AT_ONCE and all(layout.is_packed for layout in layouts):
                 word = "all"
         self.word = word  # what the script is asked for
         if word == "one":
-            words, count = b"", 0
-        else:
-            sizes = bulk(bytes([len(group) for group in names])) if word in ("check", "peek") else number(len(flat))
-            words, count = bulk(word.encode()) + sizes, 2
+            (self.words,) = [layout.check_words(cost) for layout, cost in zip(layouts, costs, strict=True)]
+            self.words_count = 0  # the word for it depends on the other requests of the command
+            return
+        by_check = word in ("check", "peek")
+        sizes = bulk(bytes([len(layout.subjects) for layout in layouts])) if by_check else number(self.keys_count)
+        pieces = [bulk(word.encode()), sizes]
         if operation == "refund":
-            words += bulk(b"" if at is None else b"%d" % at)
-            count += 1
-        pieces = [words]
-        for check, ledger in checks:
-            pieces.append(ledger.plan_words(operation, check.cost, whole))
-            count += len(ledger.subjects) * (1 if operation in ("reset", "states") else SUBJECT_WORDS)
+            pieces.append(bulk(b"" if at is None else b"%d" % at))
+        per_subject = 1 if operation in ("reset", "states") else SUBJECT_WORDS
+        self.words_count = len(pieces) + self.keys_count * per_subject
+        pieces += [layout.plan_words(operation, cost, whole) for layout, cost in zip(layouts, costs, strict=True)]
         self.words = b"".join(pieces)
-        self.words_count = 0 if word == "one" else count  # its word depends on who travels with it
-
-    def read(self, reply: bytes, sent: int) -> Any:
-        """What the store answers: decisions, or for ``states`` now and the states."""
-        flags, now, records = self.parts(reply)
-        if self.operation == "reset":
-            for check, ledger in self.checks:
-                ledger.denials.forget(check.key)
-            return None
-        found = []
-        first = 0
-        for check, ledger in self.checks:
-            last = first + len(ledger.subjects)
-            state = ledger.state(records[first:last])
-            ledger.remember(check.key, state, now, sent)
-            fits = all(flag & FITS_FLAG for flag in flags[first:last])
-            if self.operation in ("check", "take", "refund"):
-                if fits:
-                    ledger.denials.forget(check.key)
-                else:
-                    ledger.denials.note(check.key, ledger.limit, check.cost, state, now, sent)
-            found.append((check, fits, state))
-            first = last
-        if self.operation == "states":
-            return now, tuple([plain(state) for _, _, state in found])
-        return self.decisions(found, now)
 
     def parts(self, reply: bytes) -> tuple[bytes, int, list[bytes]]:
         """The flags, the instant and the records of a reply."""
         many = self.keys_count
-        subjects = [subject for _, ledger in self.checks for subject in ledger.subjects]
+        subjects = self.subjects
         if self.word == "one":
             taken, now, record = opened(reply, subjects[0])
             return bytes([taken]), now, [record]
@@ -146,62 +139,116 @@ class PlanRequest:
             at += length
         return flags, now, records
 
-    def decisions(self, found: Iterable[tuple[Check, bool, State]], now: int) -> tuple[Decision, ...]:
+    def answers(self, reply: bytes, checks: Sequence[LayoutCheck], sent: int) -> tuple[list[tuple[bool, State]], int]:
+        """Whether each check fits and its state, and the instant; remembered for the fallback and later refusals."""
+        flags, now, records = self.parts(reply)
+        answers = []
+        first = 0
+        for layout, key, cost in checks:
+            last = first + len(layout.subjects)
+            state = layout.state(records[first:last])
+            layout.remember(key, state, now, sent)
+            fits = all(flag & FITS_FLAG for flag in flags[first:last])
+            if self.operation in ("check", "take", "refund"):
+                if fits:
+                    layout.refusals.forget(key)
+                else:
+                    layout.refusals.note(key, layout.limit, cost, state, now, sent)
+            answers.append((fits, state))
+            first = last
+        return answers, now
+
+
+class PlanRequest:
+    """One plan on its way: ``keys`` and ``words`` are parts of a command, ``read`` takes the reply."""
+
+    __slots__ = ("checks", "future", "keys", "keys_count", "operation", "plan_words", "words", "words_count")
+    future: Future
+
+    def __init__(self, operation: str, checks: Sequence[LayoutCheck], at: int | None = None) -> None:
+        self.operation = operation
+        self.checks = checks
+        names = [layout.keys(key) for layout, key, _ in checks]
+        self.keys = b"".join(names)
+        layouts, costs = [layout for layout, _, _ in checks], [cost for _, _, cost in checks]
+        words = self.plan_words = PlanWords(operation, layouts, costs, at, len(set(names)) < len(names))
+        self.keys_count, self.words, self.words_count = words.keys_count, words.words, words.words_count
+
+    def read(self, reply: bytes, sent: int) -> Any:
+        """What the store answers: decisions, or for ``states`` now and the states."""
+        if self.operation == "reset":
+            for layout, key, _ in self.checks:
+                layout.refusals.forget(key)
+            return None
+        answers, now = self.plan_words.answers(reply, self.checks, sent)
+        if self.operation == "states":
+            return now, tuple([plain(state) for _, state in answers])
         if self.operation in ("take", "refund"):
-            return tuple([decision(True, check.limit, state, now, 0) for check, _, state in found])
-        found = list(found)
-        taken = self.operation == "check" and all(allowed for _, allowed, _ in found)
+            return tuple(
+                [
+                    decision(True, layout.limit, state, now, 0)
+                    for (layout, _, _), (_, state) in zip(self.checks, answers, strict=True)
+                ]
+            )
+        taken = self.operation == "check" and all(fits for fits, _ in answers)
         return tuple(
             [
-                decision(allowed, check.limit, state, now, check.cost if taken or not allowed else 0)
-                for check, allowed, state in found
+                decision(fits, layout.limit, state, now, cost if taken or not fits else 0)
+                for (layout, _, cost), (fits, state) in zip(self.checks, answers, strict=True)
             ]
         )
 
+    def fail(self, error: BaseException) -> None:
+        self.future.set_exception(error)
+
 
 class CheckRequest:
-    """The common request: one check of one limit in one record, made and read with the least work."""
+    """The common request: one check in one record, made and read with the least work."""
 
-    __slots__ = ("cost", "future", "key", "keys", "ledger", "words")
+    __slots__ = ("cost", "future", "key", "keys", "layout", "words")
     future: Future
     operation = "check"
     keys_count = 1
     words_count = 0  # as of any check of one subject
 
-    def __init__(self, ledger: RecordLayout, key: str | bytes, cost: int) -> None:
-        self.ledger = ledger
+    def __init__(self, layout: RecordLayout, key: str | bytes, cost: int) -> None:
+        self.layout = layout
         self.key = key
         self.cost = cost
-        found = ledger.names.get(key)
-        self.keys = (found or ledger.keys(key))[0]
-        self.words = ledger.once if cost == 1 else ledger.plan_words("check", cost)
+        self.keys = layout.names.get(key) or layout.keys(key)  # type: ignore[arg-type]
+        self.words = layout.once if cost == 1 else layout.check_words(cost)
 
     def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
-        ledger = self.ledger
-        limit = ledger.limit
-        size = len(reply) if ledger.bucket else 0
-        if size == TAKEN_SIZE:
+        layout = self.layout
+        limit, key = layout.limit, self.key
+        size = len(reply) if layout.record_size else 0
+        if size == TAKEN_SIZE and layout.record_size == size:  # one bucket, by far the most
             allowed = True
             now, tat, rest = unpack_taken(reply)
-            state = tat * limit.drain + rest  # type: ignore[union-attr]
-        elif size == REFUSED_SIZE:
+            state: State = tat * layout.drains[0] + rest
+        elif size and size == layout.record_size:
+            allowed = True
+            now, *numbers = layout.unpack(reply)
+            state = layout.bucket_state(numbers)
+        elif size and size == layout.record_size + INSTANT.size:
             allowed = False
-            refused, tat, rest = unpack_refused(reply)
-            now, state = ~refused, tat * limit.drain + rest  # type: ignore[union-attr]
+            now = ~INSTANT.unpack_from(reply)[0]
+            state = layout.bucket_state(layout.unpack(reply[INSTANT.size :])[1:])
         else:
-            subject = ledger.subjects[0]
-            allowed, now, record = opened(reply, subject)
-            state = unpack_state(record[subject.stamp :], limit)  # type: ignore[arg-type]
-        ledger.remember(self.key, state, now, sent)
-        denials = ledger.denials
+            allowed, now, record = opened(reply, layout.subjects[0])
+            state = layout.read_record(record) if record else layout.state((record,))
+        layout.recent[key] = state
+        layout.seen = now, sent
+        if len(layout.recent) >= MOST_NAMES:
+            layout.age()
         if not allowed:
-            denials.note(self.key, limit, self.cost, state, now, sent)
-        elif self.key in denials.by_key:
-            denials.admitted(self.key, limit, self.cost, state, now, sent)
+            layout.refusals.note(key, limit, self.cost, state, now, sent)
+        elif key in layout.refusals.by_key:
+            layout.refusals.admitted(key, limit, self.cost, state, now, sent)
         return (decided(Decision, (allowed, limit, state, now, self.cost)),)
 
-
-AnyRequest = PlanRequest | CheckRequest
+    def fail(self, error: BaseException) -> None:
+        self.future.set_exception(error)
 
 
 def decision(allowed: bool, limit: Limit | LimitSet, state: State, now: int, cost: int) -> Decision:
@@ -229,7 +276,7 @@ def lone_start(script: bytes) -> bytes:
     return b"*%d\r\n%b%b" % (4 + SUBJECT_WORDS, evaluation(script), number(1))
 
 
-def command(requests: Sequence[PlanRequest | CheckRequest], name: bytes, script: bytes, now: int | None) -> bytes:
+def command(requests: Sequence[AnyRequest], name: bytes, script: bytes, now: int | None) -> bytes:
     """EVALSHA or EVAL of all these requests, one after the other, in one step of the server."""
     keys = [request.keys for request in requests]
     pieces: list[bytes] = [] if now is None else [number(now)]

@@ -21,8 +21,9 @@ from ratekeeper.stores.redis.breaker import Breaker
 from ratekeeper.stores.redis.combiner import Combiner, Waiter
 from ratekeeper.stores.redis.connection import RedisServer, ask_once
 from ratekeeper.stores.redis.plans import PlanTranslator
-from ratekeeper.stores.redis.prefetch import PrefetchTable, can_lease, validate
-from ratekeeper.stores.redis.request import CheckRequest, command, lone_start
+from ratekeeper.stores.redis.prefetch import PrefetchTable, can_prefetch, validate
+from ratekeeper.stores.redis.prepared import RedisPlan
+from ratekeeper.stores.redis.request import command, lone_start
 from ratekeeper.stores.redis.script import compose
 from ratekeeper.stores.redis.table import RedisTable
 from ratekeeper.stores.redis.topology import SlotMap, slot_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.decision import Decision
     from ratekeeper.limit import Limit, LimitSet, State
+    from ratekeeper.stores.protocol import Row
     from ratekeeper.stores.redis.connection import RedisConnection
     from ratekeeper.stores.redis.plans import PlanFlow
     from ratekeeper.stores.redis.request import AnyRequest
@@ -59,9 +61,9 @@ class RedisStore:
         self.asks_in_line = not self.gives_time and not self.settings.is_cluster  # a line writes no instants
         self.script = compose(given_time=self.gives_time)
         self.lone = lone_start(self.script.sha)
-        self.books = PlanTranslator(self.settings, self.gives_time)
-        self.leased: WeakSet[PrefetchTable] = WeakSet()
-        self.standby = Fallback(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
+        self.translator = PlanTranslator(self.settings, self.gives_time)
+        self.prefetching: WeakSet[PrefetchTable] = WeakSet()
+        self.fallback = Fallback(self.settings.on_store_error, self.settings.local_share, self.translator, self.clock)
         self.open()
         stores.add(self)
 
@@ -71,76 +73,93 @@ class RedisStore:
         self.links: dict[Address, tuple[RedisServer, Combiner]] = {}
         if not self.settings.is_cluster:
             self.home = self.line_to(self.settings.addresses[0])
+            self.server = self.home[0]
 
     def check(self, plan: Plan) -> tuple[Decision, ...]:
         """Take every cost of the plan, or none."""
-        known = self.books.denied(plan, self.clock.nanos())
-        if known is not None:
-            return known
-        request = self.books.check_one(plan)
+        refusal = self.translator.cached_refusal(plan, self.clock.nanos())
+        if refusal is not None:
+            return refusal
+        request = self.translator.check_one(plan)
         if request is not None:
             return self.ask(request)
-        return self.run(self.books.errand("check", plan))
+        return self.run(self.translator.flow("check", plan))
 
     def table(
         self,
         space: str,
         limit: Limit | LimitSet,
         on_store_error: str | None = None,
+        *,
         lease: str | int | None = None,
+        strict: bool = False,
     ) -> RedisTable | PrefetchTable:
         """The states of one limit: its ``check`` is the hot path."""
         if lease is not None:
             validate(lease, limit)
-        elif self.settings.lease is not None and can_lease(limit):
+        elif self.settings.lease is not None and can_prefetch(limit):
             lease = self.settings.lease
         if lease is None:
             return RedisTable(self, space, limit, on_store_error)
         return PrefetchTable(self, space, limit, on_store_error, lease)  # type: ignore[arg-type]
 
+    def prepare(self, rows: tuple[Row, ...]) -> RedisPlan:
+        """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
+        return RedisPlan(self, rows)
+
+    def away(self, keys: bytes = b"") -> str:
+        """Why the server of these keys cannot be asked at this moment; empty where to ask is the only way to know."""
+        if not self.settings.is_cluster:
+            return self.server.away()
+        place = self.slots.masters.get(slot_of(keys)) if keys else None
+        if place is None:
+            return self.map_breaker.why if keys and self.map_breaker.is_waiting(monotonic()) else ""
+        line = self.links.get(place)
+        return "" if line is None else line[0].away()
+
     def stand_in(
         self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
     ) -> tuple[Decision, ...]:
         """Answer in this process, as ``on_store_error`` says, what the store cannot."""
-        return self.standby.answer(operation, error, plan, at)
+        return self.fallback.answer(operation, error, plan, at)
 
     def peek(self, plan: Plan) -> tuple[Decision, ...]:
-        return self.run(self.books.errand("peek", plan))
+        return self.run(self.translator.flow("peek", plan))
 
     def take(self, plan: Plan) -> tuple[Decision, ...]:
         """Take of each cost what is there, up to all of it: to charge for what has been used already."""
-        return self.run(self.books.errand("take", plan))
+        return self.run(self.translator.flow("take", plan))
 
     def refund(self, plan: Plan, at: int | None = None) -> tuple[Decision, ...]:
         """Give each cost, taken at the instant ``at``, back: never above the capacity."""
-        return self.run(self.books.errand("refund", plan, at))
+        return self.run(self.translator.flow("refund", plan, at))
 
     def reset(self, plan: Plan) -> None:
         """Forget what the plan's keys used."""
-        self.run(self.books.errand("reset", plan))
+        self.run(self.translator.flow("reset", plan))
 
     def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]:
         """Now, and the state of each check: to foresee a wait."""
-        return self.run(self.books.errand("states", plan))
+        return self.run(self.translator.flow("states", plan))
 
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Forget what this process knows of the states that ``limit`` reads; those on the server expire."""
-        self.books.release(space, limit)
-        self.standby.release(space, limit)
+        self.translator.release(space, limit)
+        self.fallback.release(space, limit)
         return True
 
     def close(self) -> None:
-        for table in list(self.leased):
+        for table in list(self.prefetching):
             table.close()
         for link, _ in list(self.links.values()):
             link.close()
         stores.discard(self)
 
-    def run(self, errand: PlanFlow) -> Any:
+    def run(self, flow: PlanFlow) -> Any:
         answers: list[Any] | None = None
         while True:
             try:
-                requests = errand.send(answers)  # type: ignore[arg-type]
+                requests = flow.send(answers)  # type: ignore[arg-type]
             except StopIteration as done:
                 return done.value
             answers = []
@@ -235,7 +254,7 @@ class RedisStore:
         if link.is_shared and self.asks_in_line:
             reply, asked = link.ask(request, until)
         else:
-            if request.__class__ is CheckRequest and not self.gives_time:
+            if not request.words_count and not self.gives_time:
                 payload = self.lone + request.keys + request.words
             else:
                 payload = command((request,), b"EVALSHA", self.script.sha, sent // 1000 if self.gives_time else None)
@@ -246,57 +265,57 @@ class RedisStore:
             except Exception:  # it is no reply to this: the long way says so
                 pass
         waiter = request.future = Waiter()
-        flight = Batch([request], since)
-        flight.tries, flight.sent = 1, sent
-        self.travel(self.settle(link, [flight], [reply], asked, until), until)
+        batch = Batch([request], since)
+        batch.tries, batch.sent = 1, sent
+        self.travel(self.settle(link, [batch], [reply], asked, until), until)
         return waiter.answer()
 
     def deliver(self, link: RedisServer, requests: list[AnyRequest], since: float) -> None:
         """Settle all requests: send, read, and send again what was not executed, within the deadline."""
-        flights = (
+        batches = (
             [Batch([request], since) for request in requests] if self.settings.is_cluster else [Batch(requests, since)]
         )
-        self.travel([(link, flights)], since + self.settings.deadline)
+        self.travel([(link, batches)], since + self.settings.deadline)
 
     def travel(self, legs: list[tuple[RedisServer, list[Batch]]], until: float) -> None:
         while legs:
-            link, flights = legs.pop()
+            link, batches = legs.pop()
             try:
-                replies, asked = link.exchange(flights, until)
+                replies, asked = link.exchange(batches, until)
             except StoreUnavailable as error:
-                for flight in flights:
-                    flight.fail(error)
+                for batch in batches:
+                    batch.fail(error)
             else:
-                legs += self.settle(link, flights, replies, asked, until)
+                legs += self.settle(link, batches, replies, asked, until)
 
     def settle(
-        self, link: RedisServer, flights: Sequence[Batch], replies: Sequence[Any], asked: RedisConnection, until: float
+        self, link: RedisServer, batches: Sequence[Batch], replies: Sequence[Any], asked: RedisConnection, until: float
     ) -> list[tuple[RedisServer, list[Batch]]]:
-        """Hand out replies; where flights that were not executed must go next."""
+        """Hand out replies; where batches that were not executed must go next."""
         legs: list[tuple[RedisServer, list[Batch]]] = []
-        for flight, reply in zip(flights, replies, strict=True):
+        for batch, reply in zip(batches, replies, strict=True):
             if not isinstance(reply, ReplyError):
-                if not flight.land(reply, link.name):
+                if not batch.land(reply, link.name):
                     link.leave(asked, "answered something else than was asked")
                 continue
-            action, slot, place = judge(flight, reply, asked.address)
+            action, slot, place = judge(batch, reply, asked.address)
             if action == "again" and monotonic() + LAST < until:
                 sleep(PAUSE)
-                legs.append((link, [flight]))
+                legs.append((link, [batch]))
             elif action == "evaluate":
-                legs.append((link, [flight]))
+                legs.append((link, [batch]))
             elif action == "elsewhere":
-                if not flight.asking:
+                if not batch.asking:
                     self.slots.moved(slot, place)
-                legs.append((self.line_to(place)[0], [flight]))
+                legs.append((self.line_to(place)[0], [batch]))
             elif action == "anew":
                 link.drop(asked)
-                legs.append((link, [flight]))
+                legs.append((link, [batch]))
             else:
                 if action == "down":
                     link.leave(asked, f"answered {reply}")
                 charged = None if action == "unknown" else False
-                flight.fail(StoreUnavailable(link.name, f"answered {reply}", charged))
+                batch.fail(StoreUnavailable(link.name, f"answered {reply}", charged))
         return legs
 
 
@@ -309,8 +328,8 @@ def after_fork() -> None:
         for link, _ in list(store.links.values()):
             if link.connection is not None:
                 link.connection.close()
-        for table in list(store.leased):
-            table.leases.held.clear()  # they are the parent's: a copy would be served twice
+        for table in list(store.prefetching):
+            table.quotas.by_key.clear()  # they are the parent's: a copy would be served twice
         store.open()
 
 
