@@ -120,6 +120,16 @@ class Fallback:
         return made
 
 
+class NoFallback(Fallback):
+    """Raises instead of answering: an experiment in the lab must be decided by its store alone."""
+
+    def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> Any:
+        raise error or StoreUnavailable("store", "gave no answer")
+
+    def desk_for(self, ledger: RecordLayout, on_store_error: str | None = None) -> None:
+        return None
+
+
 class FallbackTable:
     """Where the limits of one ledger are counted while their store is away."""
 

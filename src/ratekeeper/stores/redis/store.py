@@ -15,7 +15,7 @@ from hiredis import ReplyError
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.stores.fallback import Fallback
+from ratekeeper.stores.fallback import Fallback, NoFallback
 from ratekeeper.stores.redis.batch import LAST, PAUSE, Batch, judge
 from ratekeeper.stores.redis.breaker import Breaker
 from ratekeeper.stores.redis.combiner import Combiner, Waiter
@@ -52,7 +52,7 @@ class RedisStore:
 
     blocking = True
 
-    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, fallback: bool = True, **options: Any) -> None:
         self.settings = RedisSettings(url, **options)
         self.clock = MONOTONIC if clock is None else clock
         self.gives_time = clock is not None
@@ -61,7 +61,8 @@ class RedisStore:
         self.lone = lone_start(self.script.sha)
         self.books = PlanTranslator(self.settings, self.gives_time)
         self.leased: WeakSet[PrefetchTable] = WeakSet()
-        self.standby = Fallback(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
+        make_fallback = Fallback if fallback else NoFallback
+        self.standby = make_fallback(self.settings.on_store_error, self.settings.local_share, self.books, self.clock)
         self.open()
         stores.add(self)
 
