@@ -1,4 +1,4 @@
-"""``python -m ratekeeper`` is ``ratekeeper``; without the packages that a command needs, it says which to install."""
+"""``python -m ratekeeper``: the command line.  If a package is missing, says which extra installs it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ EXTRAS = {
     "grpc": "service",
     "envoy": "service",
 }
-WRONG = 2  # as for every other mistake
+INPUT_ERROR = 2  # exit code
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        from ratekeeper.commands.app import main as run
+        from ratekeeper.commands.app import app
 
-        run()
+        app()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS:
             raise
         advice = f"Run: pip install 'ratekeeper[{EXTRAS[missing]}]'"
         print(f"ratekeeper: expected {missing} to be installed. {advice}", file=sys.stderr)
-        sys.exit(WRONG)
+        sys.exit(INPUT_ERROR)
 
 
 if __name__ == "__main__":

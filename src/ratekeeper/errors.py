@@ -120,5 +120,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`` Did you mean 'minute'?`` or nothing, ready to be put behind a sentence."""
     from difflib import get_close_matches  # slow to import, and only mistakes need it
 
-    near = get_close_matches(word, list(known), n=1)
+    names = list(known)
+    near = [name for name in names if len(word) > 2 and name.startswith(word)] or get_close_matches(word, names, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""

@@ -42,6 +42,23 @@ def test_every_command_has_an_example_in_its_help():
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["try", "5/minute", "--calls", "1"],
+        ["peek", "me", "--limit", "1/hour", "--store", "redis://127.0.0.1:1/0"],
+        ["keys", "--store", "redis://127.0.0.1:1/0"],
+    ],
+)
+def test_commands_on_stores_do_not_load_the_service(command):
+    code = (
+        "import sys; from ratekeeper.commands.app import app; app(sys.argv[1:], standalone_mode=False); "
+        "print([name for name in sys.modules if name.startswith('ratekeeper.service')], file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, timeout=100)
+    assert ended.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
     ("missing", "extra", "command"),
     [
         ("typer", "cli", ["info"]),

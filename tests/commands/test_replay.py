@@ -19,22 +19,22 @@ RULES = Path(__file__).parents[2] / "examples" / "lab" / "rules.toml"
         (["simulate", "0/second"], "expected a count from 1"),
         (["simulate", "10/second", "-a", "gcar"], "Did you mean 'gcra'?"),
         (["simulate", "10/second", "--plot", "x.gif"], "plot 'x.gif': expected a name that ends in .png, .svg, .pdf."),
-        (["simulate", "10/second", "--trace", "no.log"], "no.log: expected a log file that can be read"),
+        (["simulate", "10/second", "--trace", "no.log"], "cannot read no.log: no such file or directory."),
         (
             ["replay", "no.log", "-r", RULES, "--html", "no/x.html"],
-            "no/x.html: expected a file that can be written, but No",
+            "cannot write no/x.html: no such file or directory.",
         ),
         (
             ["replay", "no.log", "-r", RULES, "--csv", "no/x.csv"],
-            "no/x.csv: expected a file that can be written, but No",
+            "cannot write no/x.csv: no such file or directory.",
         ),
-        (["replay", "no.log", "-r", RULES, "--json-file", "no/x"], "no/x: expected a file that can be written, but No"),
+        (["replay", "no.log", "-r", RULES, "--json-file", "no/x"], "cannot write no/x: no such file or directory."),
         (
             ["replay", "no.log", "-r", RULES, "--plot", "no/x.svg"],
-            "no/x.svg: expected a file that can be written, but No",
+            "cannot write no/x.svg: no such file or directory.",
         ),
-        (["simulate", "10/second", "--html", "."], ".: expected a file that can be written, but Is a directory."),
-        (["replay", "no.log", "-r", RULES], "no.log: expected a log file that can be read"),
+        (["simulate", "10/second", "--html", "."], "cannot write .: is a directory."),
+        (["replay", "no.log", "-r", RULES], "cannot read no.log: no such file or directory."),
         (["replay", SAMPLE, "-r", "no.toml"], "cannot read no.toml: no such file or directory"),
         (["replay", SAMPLE, "-r", RULES, "--suggest", "many"], "--suggest: expected a share such as '0.1%' or 0.001"),
         (["replay", SAMPLE, "-r", RULES, "--field", "client"], "--field: expected 'client=remote_addr', got 'client'."),
@@ -85,5 +85,5 @@ def test_json_with_a_file_writes_it_and_never_over_a_log(tmp_path):
     assert json.loads(run("replay", "-r", RULES, "--json", log).output)["requests"] == 1
     found = run("replay", log, "-r", RULES, "--json-file", log)
     assert found.exit_code == 2
-    assert "expected another file than the logs to write to, got one of them." in found.output.replace("\n", " ")
+    assert "expected a file to write to, got one of the logs. Choose another name." in found.output.replace("\n", " ")
     assert log.read_text() == event

@@ -68,7 +68,7 @@ def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):
         "http://127.0.0.1:8080/",
         "deny_status=429",
         "curl -si",
-        f"change {rules}, then kill -HUP",
+        f"edit {rules}, then kill -HUP",
         "redis-cli",
     ):
         assert words in said

@@ -8,7 +8,7 @@ from tests.commands.command import run
 def test_try_makes_calls(rules):
     found = run("try", "2/hour", "--calls", "3").output
     assert found.count("admitted") == 2
-    assert "again in" in found
+    assert "retry in" in found
     typed = run("try", "5/hour", stdin="\n3\np\n2\nr\n2\nx\nq\n").output
     assert typed.count("admitted") == 4
     assert typed.count("refused") == 1

@@ -10,6 +10,7 @@ import pytest
 
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.demo import __main__ as demo
+from ratekeeper.lab.text import style_for
 from ratekeeper.testing import FakeClock
 
 COLOUR = re.compile(r"\x1b\[\d+m")
@@ -32,7 +33,7 @@ def lanes() -> dict[str, demo.DemoLane]:
 def test_every_call_is_accounted_for(lanes: dict[str, demo.DemoLane]) -> None:
     assert list(lanes) == list(ALGORITHMS)
     for lane in lanes.values():
-        assert len(lane.passed) + len(lane.refused) == sum(demo.PATTERN)
+        assert len(lane.admitted) + len(lane.refused) == sum(demo.PATTERN)
 
 
 def test_the_fixed_window_alone_passes_twice_its_limit_at_the_boundary(lanes: dict[str, demo.DemoLane]) -> None:
@@ -48,12 +49,12 @@ def test_the_log_never_passes_more_than_its_limit_in_any_second(lanes: dict[str,
 def test_the_leaky_bucket_delays_and_spaces_its_calls(lanes: dict[str, demo.DemoLane]) -> None:
     assert [name for name, lane in lanes.items() if lane.longest_wait()] == ["leaky_bucket"]
     assert lanes["leaky_bucket"].longest_wait() == 900_000
-    turns = [passed.turn_at for passed in lanes["leaky_bucket"].passed]
+    turns = [call.turn_at for call in lanes["leaky_bucket"].admitted]
     assert min(after - before for before, after in pairwise(turns)) == 100_000
 
 
 def test_gcra_and_token_bucket_agree(lanes: dict[str, demo.DemoLane]) -> None:
-    assert lanes["gcra"].passed == lanes["token_bucket"].passed
+    assert lanes["gcra"].admitted == lanes["token_bucket"].admitted
     assert lanes["gcra"].refused == lanes["token_bucket"].refused
 
 
@@ -63,13 +64,12 @@ def test_into_a_pipe_it_is_plain_text() -> None:
     assert done.returncode == 0
     assert "\x1b" not in text
     assert re.search(r"^fixed_window +48 +29 +- +20 +20$", text, re.M)
-    assert re.search(r"^leaky_bucket +43 +34 +0\.9 s +2 +10$", text, re.M)
+    assert re.search(r"^leaky_bucket +43 +34 +900 ms +2 +10$", text, re.M)
     assert max(map(len, text.splitlines())) <= 100
 
 
 def test_where_blocks_cannot_be_written_it_writes_digits() -> None:
-    painter = demo.Painter(coloured=False, encoding="ascii")
-    assert painter.bars([0, 1, 3, 12], [""] * 4) == " 138"
+    assert style_for("ascii", colours=False).bars([0, 1, 3, 12], 4, demo.FULL_BAR) == " 138"
 
 
 def test_on_a_terminal_it_redraws_in_place_and_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +109,16 @@ def test_colours_can_be_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert demo.main(["--fast"]) == 0
     assert not COLOUR.search(screen.getvalue())
+
+
+def test_a_reader_that_closes_the_pipe_ends_it_quietly() -> None:
+    command = [sys.executable, "-m", "ratekeeper.demo", "--fast"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo_process:
+        assert demo_process.stdout is not None
+        assert demo_process.stderr is not None
+        demo_process.stdout.close()
+        errors = demo_process.stderr.read()
+        assert (demo_process.wait(timeout=100), errors) == (demo.BROKEN_PIPE, b"")
 
 
 def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,19 +18,19 @@ def test_memory_is_bounded_by_live_clients_and_shares_stay_true():
         counted.add(block, decider.decide(block), decider)
     counted.finish(decider)
     assert len(counted.clients) <= 140
-    assert len(counted.clients) + sum(counted.folded.values()) == 50 * 40 + 1
+    assert len(counted.clients) + sum(counted.merged_clients.values()) == 50 * 40 + 1
     assert counted.clients["6.6.6.6"].refused == 50 * 17
-    assert (counted.requests, sum(counted.timeline.asked), counted.refused) == (3000, 3000, 50 * 17)
-    assert len(counted.timeline.asked) <= tally.MOST_BINS
+    assert (counted.requests, sum(counted.timeline.requests), counted.refused) == (3000, 3000, 50 * 17)
+    assert len(counted.timeline.requests) <= tally.MOST_BINS
 
 
 def test_the_busiest_stretch_is_found():
     calm = [second * 1_000_000 for second in range(500)]
     busy = [500_000_000 + number * 1000 for number in range(100)]
     times = [*calm, *busy, *(501_000_000 + at for at in calm)]
-    busiest = tally.Busiest(100)
+    busiest = tally.BusiestStretch(100)
     for start in range(0, len(times), 25):
         part = times[start : start + 25]
         busiest.add(Block(part, ["a"] * len(part), ["x"] * len(part)))
     assert [at for block in busiest.best for at in block.times] == busy
-    assert sum(len(block) for block in busiest.blocks) <= 100
+    assert sum(len(block) for block in busiest.window) <= 100

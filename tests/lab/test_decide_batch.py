@@ -12,7 +12,7 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.check import Check
 from ratekeeper.keys import encode
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
-from ratekeeper.lab.decide_batch import FOR_EVER, check_each, each_of
+from ratekeeper.lab.decide_batch import FOREVER, batch_checker, check_each
 from ratekeeper.limit import parse_limits
 from ratekeeper.native import core
 from ratekeeper.stores.memory import MemoryStore
@@ -70,7 +70,7 @@ def test_all_at_once_is_one_by_one(seed, url):
     rows, keys, picks, subjects, times = events(seed, plans=1 + seed % 4)
     clock = VirtualClock()
     store = open_in_virtual_time(url, clock)
-    allowed, turns, refused = each_of(clock, store)(ways_on(store, rows, keys, picks), subjects, times)
+    allowed, turns, refused = batch_checker(clock, store)(ways_on(store, rows, keys, picks), subjects, times)
     store.close()
     fresh = VirtualClock()
     ways = ways_on(MemoryStore(clock=fresh), rows, keys, picks)
@@ -101,13 +101,13 @@ def test_one_by_one_is_what_checks_say():
             row, wait = told[place]
             waits = [math.inf if one.retry_after is None else one.retry_after for one in decisions]
             assert not decisions[row].allowed
-            assert waits[row] == max(waits) == (math.inf if wait == FOR_EVER else wait / 1_000_000)
+            assert waits[row] == max(waits) == (math.inf if wait == FOREVER else wait / 1_000_000)
 
 
 def test_nothing_is_decided_where_nothing_is_asked():
     clock = VirtualClock()
     store = open_in_virtual_time("memory://", clock)
-    each = each_of(clock, store)
+    each = batch_checker(clock, store)
     assert each([], [], []) == (b"", b"", b"")
     assert each([(None, None, None)], ["ann"], [7]) == (b"\1", array("q", [7]).tobytes(), b"")
 
@@ -116,8 +116,8 @@ def test_a_cost_that_never_fits_is_refused_for_ever():
     clock = VirtualClock()
     store = open_in_virtual_time("memory://", clock)
     rows = (("a", Limit.parse("1/second"), 1), ("b", Limit.parse("5/second"), 6))
-    found = each_of(clock, store)([(store.prepare(rows), {"ann": ("ann", "ann")}, None)], ["ann"], [7])
-    assert found == (b"\0", array("q", [7]).tobytes(), array("q", [0, 1, FOR_EVER]).tobytes())
+    found = batch_checker(clock, store)([(store.prepare(rows), {"ann": ("ann", "ann")}, None)], ["ann"], [7])
+    assert found == (b"\0", array("q", [7]).tobytes(), array("q", [0, 1, FOREVER]).tobytes())
 
 
 @pytest.mark.skipif(core is None, reason="no native core here")

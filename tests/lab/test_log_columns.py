@@ -23,7 +23,7 @@ def seen(piece, zone, kind=None):
         reader.columns = kind(zone == "written")
     block = reader.read(piece)
     users = {place: facts["user"] for place, facts in block.facts.items() if "user" in facts}
-    return block.times, block.clients, block.texts, users, reader.lines, reader.bad, reader.shown
+    return block.times, block.clients, block.request_lines, users, reader.lines, reader.bad, reader.bad_examples
 
 
 def check_twins(piece):
@@ -117,4 +117,4 @@ def test_only_bytes_are_read(kind):
 
 @pytest.mark.skipif(core is None, reason="no native core here")
 def test_the_core_reads_where_it_was_built():
-    assert isinstance(columns.columns(True), core.Columns)
+    assert isinstance(columns.column_reader(True), core.Columns)

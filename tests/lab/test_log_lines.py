@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput
-from ratekeeper.lab.log_lines import Block, LineReader, better_zone
+from ratekeeper.lab.log_lines import Block, LineReader, detect_zone
 
 SAMPLE = Path(__file__).parents[1] / "data" / "nasa-aug95-400.log"
 NOON = int(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()) * 1_000_000
@@ -20,7 +20,7 @@ def read(*lines, **options):
     block = reader.read("".join(line + "\n" for line in lines).encode("utf-8", "surrogatepass"))
     events = [
         (at, client, text, block.facts.get(place))
-        for place, (at, client, text) in enumerate(zip(block.times, block.clients, block.texts, strict=True))
+        for place, (at, client, text) in enumerate(zip(block.times, block.clients, block.request_lines, strict=True))
     ]
     return events, reader
 
@@ -65,9 +65,9 @@ def test_bad_lines_are_counted_and_shown_and_the_others_are_read():
     events, reader = read(*lines)
     assert len(events) == 5  # a leap second is the last of its minute
     assert (reader.lines, reader.bad) == (8, 2)
-    assert [(line.number, line.reason) for line in reader.shown] == [
+    assert [(line.number, line.reason) for line in reader.bad_examples] == [
         (2, "not an access log line"),
-        (5, "no time that can be read"),
+        (5, "no readable time"),
     ]
 
 
@@ -94,7 +94,9 @@ def test_the_fast_path_reads_what_the_slow_one_reads(rows):
         events, reader = read(*lines, zone=zone)
         slow = LineReader("access.log", format="common", zone=zone)
         block = slow.read_slow_lines(lines)
-        assert [event[:3] for event in events] == list(zip(block.times, block.clients, block.texts, strict=True))
+        assert [event[:3] for event in events] == list(
+            zip(block.times, block.clients, block.request_lines, strict=True)
+        )
         assert (reader.bad, reader.lines) == (slow.bad, slow.lines)
 
 
@@ -132,22 +134,22 @@ def test_a_field_map_finds_nested_fields_and_headers():
         ("[1]", "not a JSON object"),
         ("{}", "no time: expected one of time, timestamp, ts, @timestamp, time_iso8601, time_local, msec, StartUTC, "
          "date"),
-        ('{"time": "now", "client": "a", "path": "/"}', "no time that can be read: 'now'"),
+        ('{"time": "now", "client": "a", "path": "/"}', "no readable time: 'now'"),
         ('{"time": [], "client": "a", "path": "/"}', "no time: expected a number or text, got []"),
-        ('{"time": 1e300, "client": "a", "path": "/"}', "a time between 1970 and 2112, got 1e+300"),
-        ('{"time": NaN, "client": "a", "path": "/"}', "no time that can be read: nan"),
+        ('{"time": 1e300, "client": "a", "path": "/"}', "expected a time between 1970 and 2112, got 1e+300"),
+        ('{"time": NaN, "client": "a", "path": "/"}', "no readable time: nan"),
         ('{"time": 5, "client": 7, "path": "/"}', "no client: expected text, got 7"),
     ],
 )  # fmt: skip
 def test_bad_json_lines_say_why(line, reason):
     events, reader = read('{"time": 5, "client": "a", "path": "/"}', line)
     assert len(events) == 1
-    assert (reader.shown[0].number, reader.shown[0].reason) == (2, reason)
+    assert (reader.bad_examples[0].number, reader.bad_examples[0].reason) == (2, reason)
 
 
 def test_zones_that_contradict_the_order_are_ignored():
     lines = SAMPLE.read_text().splitlines()
-    assert better_zone(lines) == "ignored"
+    assert detect_zone(lines) == "ignored"
     events, reader = read(*lines)
     assert [event[0] for event in events] == sorted(event[0] for event in events)
     assert reader.zone == "ignored"
@@ -164,7 +166,7 @@ def test_clocks_that_are_set_back_are_believed():
 def test_blocks_keep_facts_with_their_events():
     block = Block([3, 1, 2], ["c", "a", "b"], ["z", "x", "y"], {0: {"user": "cee"}, 2: {"user": "bee"}})
     ordered = block.in_order()
-    assert (ordered.times, ordered.clients, ordered.texts) == ([1, 2, 3], ["a", "b", "c"], ["x", "y", "z"])
+    assert (ordered.times, ordered.clients, ordered.request_lines) == ([1, 2, 3], ["a", "b", "c"], ["x", "y", "z"])
     assert ordered.facts == {1: {"user": "bee"}, 2: {"user": "cee"}}
     assert ordered.part(1, 3).facts == {0: {"user": "bee"}, 1: {"user": "cee"}}
     assert ordered.part(0, 1).followed_by(ordered.part(2, 3)).facts == {1: {"user": "cee"}}
@@ -191,7 +193,7 @@ def test_a_year_that_the_rules_cannot_count_is_a_bad_line(year):
     for lines in ([good, good.replace("2026", str(year))], [good.replace("2026", str(year)), good]):
         events, reader = read(*lines)
         assert [at for at, *_ in events] == [NOON]
-        assert [bad.reason for bad in reader.shown] == ["no time that can be read"]
+        assert [bad.reason for bad in reader.bad_examples] == ["no readable time"]
 
 
 @pytest.mark.parametrize(

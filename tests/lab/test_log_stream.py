@@ -1,4 +1,4 @@
-"""Files of any compression, merged by time, in blocks."""
+"""Files of any compression, merge_by_time by time, in blocks."""
 
 import bz2
 import codecs
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ratekeeper import InvalidInput
 from ratekeeper.lab import log_stream as source
 from ratekeeper.lab.log_lines import LineReader
-from ratekeeper.lab.log_stream import Source, merged
+from ratekeeper.lab.log_stream import LogSource, merge_by_time
 
 
 def line(second, client="1.1.1.1", path="/"):
@@ -24,11 +24,11 @@ def line(second, client="1.1.1.1", path="/"):
 
 
 def read(*paths):
-    sources = [Source(str(path), LineReader(str(path))) for path in paths]
+    sources = [LogSource(str(path), LineReader(str(path))) for path in paths]
     events = [
         event
-        for block in merged(sources)
-        for event in zip(block.times, block.clients, block.texts, strict=True)
+        for block in merge_by_time(sources)
+        for event in zip(block.times, block.clients, block.request_lines, strict=True)
     ]  # fmt: skip
     for one in sources:
         one.close()
@@ -63,7 +63,7 @@ def test_a_file_that_breaks_off_gives_what_it_has(tmp_path, compress, monkeypatc
     (tmp_path / "log").write_bytes(whole[: len(whole) * 2 // 3])
     events, (one,) = read(tmp_path / "log")
     assert 0 < len(events) < 9_000
-    assert one.broken == "Compressed file ended before the end-of-stream marker was reached"
+    assert one.error == "Compressed file ended before the end-of-stream marker was reached"
     assert one.reader.bad == 0
 
 
@@ -114,7 +114,7 @@ def test_a_clock_that_was_set_back_runs_on(tmp_path, monkeypatch):
     events, (one,) = read(tmp_path / "log")
     times = [at // 1_000_000 % 86_400 for at, _, _ in events]
     assert times == sorted(times)
-    assert one.set_back == 1
+    assert one.clock_resets == 1
     # All but those of the piece in which it happened keep their distance.
     assert times[:170] == list(before)[:170]
     assert [late - early for early, late in pairwise(times[-350:])] == [1] * 349
@@ -129,7 +129,7 @@ def test_a_clock_that_is_set_right_again_is_believed_again(tmp_path, monkeypatch
     events, (one,) = read(tmp_path / "log")
     times = [at // 1_000_000 % 86_400 for at, _, _ in events]
     assert times == sorted(times)
-    assert one.set_back == 1
+    assert one.clock_resets == 1
     assert times[-200:] == list(range(40_500, 40_700))
 
 
@@ -154,5 +154,5 @@ def test_the_standard_input_is_a_dash(monkeypatch):
 
 
 def test_a_missing_file_is_told():
-    with pytest.raises(InvalidInput, match=r"^nothing.log: expected a log file that can be read, but No such file"):
-        Source("nothing.log", LineReader("nothing.log"))
+    with pytest.raises(InvalidInput, match=r"^cannot read nothing.log: no such file or directory\.$"):
+        LogSource("nothing.log", LineReader("nothing.log"))

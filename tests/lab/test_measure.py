@@ -38,7 +38,7 @@ def test_the_judge_says_what_sliding_logs_with_the_same_past_say(found, limits, 
     times, who, allowed = column(found, 0), column(found, 1), column(found, 3)
     costs = column(found, 2) if weighty else [1] * len(found)
     given = Calls(times, who, costs if weighty else None)
-    judged = measure.judge(given, bytearray(allowed), 3, shared, limits, 100)
+    judged = measure.accuracy(given, bytearray(allowed), 3, shared, limits, 100)
     past = dict.fromkeys(range(3), ())
     wrongly = {(True, False): 0, (False, True): 0}
     logs = [Limit(count, period / 1_000_000, algorithm="sliding_log") for count, period in limits]
@@ -58,10 +58,10 @@ def test_the_judge_says_what_sliding_logs_with_the_same_past_say(found, limits, 
     if not weighty:
         flags = bytearray(allowed)
         for limit, worst in zip(limits, most, strict=True):
-            alone = measure.judge_units(given, flags, 3, shared, limit, 100)
-            assert measure.judge(given, flags, 3, shared, [limit], 100) == alone
-            assert measure.worst_of_keys(times, None if shared else who, flags, 3, limit[1]) == worst
-        got, lost = measure.counts_of(who, flags, 3)
+            alone = measure.python_accuracy(given, flags, 3, shared, limit, 100)
+            assert measure.accuracy(given, flags, 3, shared, [limit], 100) == alone
+            assert measure.most_of_one_key(times, None if shared else who, flags, 3, limit[1]) == worst
+        got, lost = measure.count_by_client(who, flags, 3)
         assert (sum(got), sum(lost)) == (sum(allowed), len(allowed) - sum(allowed))
         assert got == [sum(client == number and flag for client, flag in zip(who, allowed, strict=True))
                        for number in range(3)]  # fmt: skip
@@ -108,7 +108,7 @@ def test_fairness_tells_a_shared_limit_from_one_for_each():
 @given(calls, st.integers(1, 9), st.integers(1, 12), st.booleans())
 def test_bins_lose_nothing(found, width, bins, weighty):
     costs = column(found, 2) if weighty else None
-    counts = measure.binned(column(found, 0), costs, 0, width, bins)
+    counts = measure.count_in_bins(column(found, 0), costs, 0, width, bins)
     assert sum(counts) == (sum(costs) if weighty else len(found))
     assert len(counts) == bins
     if bins > 1:
@@ -128,7 +128,7 @@ numbers = st.lists(st.tuples(st.integers(0, (1 << 62) - 1) | st.integers(0, 300)
 @given(numbers)
 def test_what_is_picked_is_in_order(found):
     values, flags = [value for value, _ in found], bytearray(flag for _, flag in found)
-    assert list(measure.picked(values, flags)) == sorted(value for value, flag in found if flag)
+    assert list(measure.select_sorted(values, flags)) == sorted(value for value, flag in found if flag)
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=20))

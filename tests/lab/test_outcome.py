@@ -6,8 +6,8 @@ import json
 import pytest
 
 from ratekeeper import lab
-from ratekeeper.lab.outcome import plain_cell
-from ratekeeper.lab.replay_text import clean
+from ratekeeper.lab.outcome import escape_formula
+from ratekeeper.lab.text import printable
 from tests.lab.samples import ONE, RULES, SAMPLE
 
 
@@ -27,12 +27,12 @@ def test_csv_json_and_frames(tmp_path):
 
 
 def test_what_clients_write_does_no_harm():
-    assert plain_cell("=1+1") == "'=1+1"
-    assert plain_cell("@x") == "'@x"
-    assert plain_cell("1.2.3.4") == "1.2.3.4"
-    assert plain_cell(-5) == -5
-    assert clean("a\x1b[2Jb\nc") == "a·[2Jb·c"
-    assert clean("x" * 100) == "x" * 59 + "…"
+    assert escape_formula("=1+1") == "'=1+1"
+    assert escape_formula("@x") == "'@x"
+    assert escape_formula("1.2.3.4") == "1.2.3.4"
+    assert escape_formula(-5) == -5
+    assert printable("a\x1b[2Jb\nc") == "a·[2Jb·c"
+    assert printable("x" * 100) == "x" * 59 + "…"
 
 
 def test_nobody_is_named_if_so_wished():

@@ -11,7 +11,7 @@ from ratekeeper import InvalidInput, Policy, Request, StoreUnavailable, lab
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.identity.address import Addresses
 from ratekeeper.lab.clock import VirtualClock
-from ratekeeper.lab.decide_log import LogDecider, Peers
+from ratekeeper.lab.decide_log import ClientAddresses, LogDecider
 from ratekeeper.lab.log_lines import Block
 from ratekeeper.lab.plots import save_replay
 from ratekeeper.lab.report import write_replay
@@ -51,7 +51,7 @@ def test_each_way_decides_what_the_policy_decides(found, given_rules, size):
         ]
     fake = FakeClock()
     policy = Policy.parse(given_rules, clock=fake)
-    peers = Peers(Addresses())
+    peers = ClientAddresses(Addresses())
     expected = []
     for number, (at, client, text) in enumerate(found):
         fake.move_to(EPOCH + at)
@@ -119,11 +119,11 @@ def test_rules_in_shadow_refuse_nobody_and_are_told(tmp_path):
 def test_rules_about_places_in_flight_are_told():
     found = lab.replay(SAMPLE, rules({"by": "ip", "limit": "1 concurrent"}))
     assert found.refused == 0
-    assert "rule0 limits what is in flight, which a log does not tell: here it refuses nobody." in found.warnings
+    assert "rule0 limits concurrency; a log has no durations, so this rule refused nothing." in found.warnings
 
 
 def test_names_of_hosts_count_apart():
-    peers, others = Peers(Addresses()), Peers(Addresses())
+    peers, others = ClientAddresses(Addresses()), ClientAddresses(Addresses())
     assert len({peers[f"host{number}.example"] for number in range(1000)}) == 1000
     assert peers["host1.example"] == others["host1.example"]
     assert peers["1.2.3.4"] == "1.2.3.4"
@@ -194,7 +194,7 @@ def test_a_user_of_the_log_stands_for_one_of_a_token(tmp_path):
         {"identity": {"user": ["header:X-Api-Key"]}, **rules({"by": "user", "limit": "4/hour fixed_window"})},
     )
     assert (found.requests, found.refused) == (9, 5)
-    assert not any("does not tell" in warning for warning in found.warnings)
+    assert not any("the log has no" in warning for warning in found.warnings)
 
 
 def test_what_the_log_does_not_tell_is_said(tmp_path):
@@ -207,8 +207,8 @@ def test_what_the_log_does_not_tell_is_said(tmp_path):
         },
     )
     assert found.warnings[-2:] == (
-        "rule0 counts by user, which this log does not tell: here everybody lacks it.",
-        "rule1 counts by header:X-Team, which this log does not tell: here everybody lacks it.",
+        "rule0 counts by user; the log has no user field, so this rule counted by address.",
+        "rule1 counts by header:X-Team; the log has no header:X-Team field, so this rule counted by address.",
     )
     assert found.refused == 6
 
@@ -217,7 +217,7 @@ def test_an_empty_log_is_no_log_of_1970(tmp_path):
     (tmp_path / "log").write_text("")
     found = lab.replay(tmp_path / "log", ONE, suggest=0.001, against=MANY)
     assert (found.first_at, found.last_at, found.requests) == ("", "", 0)
-    assert str(found).startswith("there is no request in what was read\n")
+    assert str(found).startswith("the logs have no requests\n")
     assert "1970" not in str(found)
     save_replay(found, tmp_path / "empty.svg")
 
@@ -226,13 +226,13 @@ def test_what_breaks_off_and_steps_back_is_said(tmp_path):
     (tmp_path / "log.gz").write_bytes(gzip.compress(stamped(1).encode() * 3000)[:-40])
     text = str(lab.replay(tmp_path / "log.gz", ONE))
     ended = "Compressed file ended before the end-of-stream marker was reached"
-    assert f"log.gz: {ended}; what came before is counted" in text
+    assert f"log.gz: {ended}; the lines before that are counted" in text
     late = [stamped(second).replace(":12:", ":13:") for second in range(60) for _ in range(60)]
     early = [stamped(second) for second in range(60) for _ in range(60)]
     (tmp_path / "log").write_text("".join([*late, *early]))
     found = lab.replay(tmp_path / "log", ONE)
     assert (found.requests, found.set_back) == (7200, 1)
-    assert "a clock was set back, 1 time: what was written after is told as if it had run on" in str(found)
+    assert "the clock of a log was set back (1 time); the lines after that are shifted to follow on" in str(found)
 
 
 def test_a_text_that_is_no_text_can_be_written(tmp_path):

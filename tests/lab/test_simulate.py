@@ -11,7 +11,7 @@ from ratekeeper import InvalidInput, Limiter, lab
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.lab import decide_batch as each
 from ratekeeper.lab import measure
-from ratekeeper.lab.simulate import lanes_of
+from ratekeeper.lab.simulate import parse_lanes
 from ratekeeper.testing import FakeClock
 
 
@@ -131,10 +131,12 @@ def test_progress_is_told():
         ({"load": 0}, "traffic: expected a load above 0, in multiples of the limit's rate, got 0."),
         ({"clients": 0}, "traffic: expected at least 1 client and some time, got 0 clients, None s."),
         ({"seconds": 10**9}, "traffic: expected at most 50,000,000 calls, got about 100,000,000,000. "
-         "Take fewer clients, less load or less time."),
+         "Use fewer clients, less load or less time."),
         ({"limits": []}, "simulate: expected at least one limit, got an empty list."),
-        ({"limits": "unlimited"}, "simulate: expected limits over time that can refuse, got 'unlimited'."),
-        ({"limits": "5 concurrent"}, "simulate: expected limits over time that can refuse, got '5 concurrent'."),
+        ({"limits": "unlimited"}, "simulate: expected a limit per time, such as '100/minute', got 'unlimited'."),
+        ({"limits": "5 concurrent"}, "simulate: expected a limit per time, such as '100/minute', got '5 concurrent'."),
+        ({"algorithms": ["leaky"]}, "simulate: expected an algorithm (fixed_window, sliding_log, sliding_window, "
+         "token_bucket, leaky_bucket, gcra), got 'leaky'. Did you mean 'leaky_bucket'?"),
         ({"algorithms": []}, "simulate: expected at least one algorithm (fixed_window, sliding_log, sliding_window, "
          "token_bucket, leaky_bucket, gcra), got none."),
     ],
@@ -152,7 +154,7 @@ def test_options_of_a_shape_beside_traffic_are_a_mistake():
 
 
 def test_a_burst_goes_where_there_is_none():
-    lanes = lanes_of(["10/second burst 30"], ["gcra", "fixed_window"])
+    lanes = parse_lanes(["10/second burst 30"], ["gcra", "fixed_window"])
     assert [str(lane) for lane in lanes] == ["10/second burst 30", "10/second fixed_window"]
 
 

@@ -17,7 +17,7 @@ from tests.lab.samples import EPOCH, RULES, SAMPLE, rules
 def test_a_suggested_count_is_the_least_that_passes(seconds, name, period):
     times = [EPOCH + second * 1_000_000 for second in seconds]
     limit = Limit(50, period, algorithm=name)
-    least = search.least_count(times, limit)
+    least = search.lowest_count(times, limit)
     assert search.passes(times, search.scaled(limit, least))
     for count in range(1, least):
         assert not search.passes(times, search.scaled(limit, count))
@@ -29,7 +29,7 @@ def test_a_burst_keeps_its_proportion():
         "30/minute burst 10", "3/minute burst 1", "1/minute"
     ]  # fmt: skip
     times = [EPOCH] * 7
-    assert search.least_count(times, limit) == 19
+    assert search.lowest_count(times, limit) == 19
     assert search.passes(times, search.scaled(limit, 19))
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from ratekeeper.lab.svg import curve, ticks_of
+from ratekeeper.lab.svg import curve, time_ticks
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from ratekeeper.lab.svg import curve, ticks_of
 )
 def test_marks_stand_at_round_times(seconds, start, words):
     began = datetime.fromisoformat(start) if start else None
-    marks = ticks_of(seconds, began)
+    marks = time_ticks(seconds, began)
     assert [word for _, word in marks] == words
     places = [place for place, _ in marks]
     assert places == sorted(places)

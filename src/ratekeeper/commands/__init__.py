@@ -1,1 +1,1 @@
-"""The commands of ``ratekeeper``: a file each, which imports what it needs when it is called."""
+"""The commands of ``ratekeeper``, one file each.  A command imports what it needs when it runs."""

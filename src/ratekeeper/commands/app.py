@@ -1,4 +1,4 @@
-"""``ratekeeper``: a table of commands.  Each lives in ``commands/``; none is more than a thin front."""
+"""``ratekeeper``: the table of commands.  Each command is a thin layer over the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ratekeeper.commands.check import check
 from ratekeeper.commands.explain import explain
 from ratekeeper.commands.info import info
 from ratekeeper.commands.keys import keys, peek, reset
-from ratekeeper.commands.replay import WithJsonFile, replay
+from ratekeeper.commands.replay import ReplayCommand, replay
 from ratekeeper.commands.serve import serve
 from ratekeeper.commands.simulate import simulate
 from ratekeeper.commands.trial import trial
@@ -35,11 +35,11 @@ app.command(rich_help_panel=STORE)(keys)
 app.command(rich_help_panel=STORE)(peek)
 app.command(rich_help_panel=STORE)(reset)
 app.command(rich_help_panel=LAB)(simulate)
-app.command(rich_help_panel=LAB, cls=WithJsonFile)(replay)
+app.command(rich_help_panel=LAB, cls=ReplayCommand)(replay)
 app.command()(info)
 
 
-def version(wanted: bool) -> None:
+def print_version(wanted: bool) -> None:
     if wanted:
         from ratekeeper.version import __version__
 
@@ -49,12 +49,8 @@ def version(wanted: bool) -> None:
 
 @app.callback()
 def ratekeeper(
-    wanted: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Say which version this is, and end.")
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """A rate limiter that gives exact answers."""
-
-
-def main() -> None:
-    app()
+    """Exact rate limiting: run the service, check rules, inspect stores, and try limits on traffic."""

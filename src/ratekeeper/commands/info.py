@@ -1,17 +1,17 @@
-"""``ratekeeper info``: what decides here."""
+"""``ratekeeper info``: version, engine and platform."""
 
 from __future__ import annotations
 
-from ratekeeper.commands.output import AS_JSON, out, show_json
+from ratekeeper.commands.output import AS_JSON, out, print_json
 
 
 def info(as_json: bool = AS_JSON) -> None:
-    """Say which version, engine and platform this is."""
-    from ratekeeper import info as facts
+    """Print the version, the engine and the platform."""
+    from ratekeeper import info as read_info
 
-    found = facts()
+    facts = read_info()
     if as_json:
-        show_json(found)
+        print_json(facts)
         return
-    for name, value in found.items():
+    for name, value in facts.items():
         out.print(f"{name:16} {value}", markup=False)

@@ -1,4 +1,4 @@
-"""``ratekeeper keys``, ``peek`` and ``reset``: look into a store."""
+"""``ratekeeper keys``, ``peek`` and ``reset``: inspect a store."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ratekeeper.commands.output import AS_JSON, mistakes, out, show_json
+from ratekeeper.commands.output import AS_JSON, out, print_decision, print_json, report_errors
 
 if TYPE_CHECKING:
     from ratekeeper.limiter import Limiter
 
-STORE = typer.Option("redis://localhost:6379/0", envvar="RATEKEEPER_STORE", help="Such as redis://localhost:6379/0.")
-LIMIT = typer.Option(..., help="The limit it is counted under, as the rules write it.")
-NAME = typer.Option(None, help="The name of the rule or limiter; by default the text of the limit.")
+STORE = typer.Option(
+    "redis://localhost:6379/0", envvar="RATEKEEPER_STORE", help="URL of the store, redis://HOST:PORT/0 or shm://NAME."
+)
+Key = Annotated[str, typer.Argument(help="The key that is counted, such as user:42.")]
+LimitText = Annotated[str, typer.Option("--limit", help="The limit of the key, written as in the rules.")]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the rule or limiter; the text of the limit by default.")
+]
 
 
 def keys(
     store: str = STORE,
-    prefix: Annotated[str, typer.Option(help="What our keys begin with.")] = "rk",
-    most: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 100,
+    prefix: Annotated[str, typer.Option(help="Prefix of the keys on Redis.")] = "rk",
+    most: Annotated[int, typer.Option(min=1, help="Show at most N keys.")] = 100,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Count the keys of a store; show some with how long they live, or the tables of shared memory.
+    """Count the keys of a store, and show some of them with the time until they expire.
 
-    Names of keys tell nobody who is counted: they are digests.
+    For shared memory, show its tables instead.  Names of keys are digests, so they reveal no client.
 
     \b
     ratekeeper keys --store redis://localhost:6379/0
@@ -35,79 +40,66 @@ def keys(
     """
     from ratekeeper.stores.inspect import census
 
-    with mistakes(as_json):
-        found = census(store, prefix, most)
+    with report_errors(as_json):
+        contents = census(store, prefix, most)
     if as_json:
-        show_json({
-            "keys": found.keys,
-            "shown": [{"key": name, "expires_in": seconds} for name, seconds in found.some],
-            "tables": [{"name": name, "limit": limit, "keys": keys} for name, limit, keys in found.tables],
+        print_json({
+            "keys": contents.keys,
+            "shown": [{"key": name, "expires_in": seconds} for name, seconds in contents.some],
+            "tables": [{"name": name, "limit": limit, "keys": count} for name, limit, count in contents.tables],
         })  # fmt: skip
         return
-    for name, seconds in found.some:
+    for name, seconds in contents.some:
         out.print(f"{seconds:10.3f} s  {name}", markup=False)
-    for name, limit, keys in found.tables:
-        out.print(f"{keys:10}  {name}  ({limit})", markup=False)
-    out.print(f"{found.keys} key{'s' if found.keys != 1 else ''}", style="bold")
+    for name, limit, count in contents.tables:
+        out.print(f"{count:10}  {name}  ({limit})", markup=False)
+    out.print(f"{contents.keys} key{'s' if contents.keys != 1 else ''}", style="bold")
 
 
 @contextmanager
-def opened(limit: str, name: str | None, store: str, as_json: bool) -> Iterator[Limiter]:
-    """A limiter on a store that must answer: what a stand-in would say is of no use here."""
+def open_limiter(limit: str, name: str | None, store: str, as_json: bool) -> Iterator[Limiter]:
+    """Open a limiter on a store that outlives this command."""
     from ratekeeper.errors import InvalidStore
     from ratekeeper.limiter import Limiter
 
-    with mistakes(as_json):
+    with report_errors(as_json):
         if store.startswith("memory:"):
             raise InvalidStore("store: expected redis:// or shm://, got memory://, which ends with this command.")
-        logging.getLogger("ratekeeper").addHandler(logging.NullHandler())  # what is wrong is said once, at the end
+        logging.getLogger("ratekeeper").addHandler(logging.NullHandler())  # errors are printed once, at the end
         with Limiter(limit, store=store, name=name) as limiter:
             yield limiter
 
 
-def peek(
-    key: Annotated[str, typer.Argument(help="Who is counted.")],
-    limit: str = LIMIT,
-    name: str | None = NAME,
-    store: str = STORE,
-    as_json: bool = AS_JSON,
-) -> None:
-    """Say how a key stands; takes nothing.  Exit code 1: its next call would be refused.
+def peek(key: Key, limit: LimitText, name: Name = None, store: str = STORE, as_json: bool = AS_JSON) -> None:
+    """Show how much a key has left, without charging it.  Exit code 1: its next call would be refused.
 
     \b
     ratekeeper peek user:42 --limit 100/minute --name api --store redis://localhost:6379/0
     """
-    from ratekeeper.commands.trial import show
     from ratekeeper.decision import decision_json
     from ratekeeper.errors import StoreUnavailable
 
-    with opened(limit, name, store, as_json) as limiter:
+    with open_limiter(limit, name, store, as_json) as limiter:
         decision = limiter.peek(key)
-        if decision.reason:
+        if decision.reason:  # the fallback decided, which says nothing about the store
             raise StoreUnavailable(store.rpartition("@")[2], decision.reason)
     if as_json:
-        show_json(decision_json(decision))
+        print_json(decision_json(decision))
     else:
-        show(decision, "would be ")
+        print_decision(decision, "would be ")
     if not decision.allowed:
         raise typer.Exit(1)
 
 
-def reset(
-    key: Annotated[str, typer.Argument(help="Who is counted.")],
-    limit: str = LIMIT,
-    name: str | None = NAME,
-    store: str = STORE,
-    as_json: bool = AS_JSON,
-) -> None:
+def reset(key: Key, limit: LimitText, name: Name = None, store: str = STORE, as_json: bool = AS_JSON) -> None:
     """Forget what a key has used.
 
     \b
     ratekeeper reset user:42 --limit 100/minute --name api --store redis://localhost:6379/0
     """
-    with opened(limit, name, store, as_json) as limiter:
+    with open_limiter(limit, name, store, as_json) as limiter:
         limiter.reset(key)
     if as_json:
-        show_json({"reset": True})
+        print_json({"reset": True})
     else:
-        out.print("forgotten", style="green")
+        out.print("reset", style="green")

@@ -1,32 +1,62 @@
-"""What commands print, and how they fail: errors on standard error, exit code 1 for a "no", 2 for a mistake, 3 for a
-store that does not answer.
+"""What commands print, and how they fail.
+
+Errors go to the standard error.  Exit code 1 is a "no" (refused, or advice with --strict), 2 an error in the input,
+3 a store that does not answer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 from rich.console import Console
 
 from ratekeeper.errors import InvalidInput, StoreUnavailable
 
+if TYPE_CHECKING:
+    from ratekeeper.decision import Decision
+    from ratekeeper.lab.text import Style
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-AS_JSON = typer.Option(False, "--json", help="Print JSON, for programs.")
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+WIDEST = 140  # columns of a drawing
+BAR = 30  # columns of the bar of one decision
 
 
-def show_json(value: object) -> None:
+def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_drawing(draw: Callable[[int, Style], str]) -> None:
+    """Print what ``draw`` makes for the width and the style of this terminal."""
+    from ratekeeper.lab.text import style_for
+
+    encoding = out.encoding or "utf-8"
+    text = draw(min(out.width, WIDEST), style_for(encoding, out.color_system is not None))
+    typer.echo(text.encode(encoding, "replace").decode(encoding))
+
+
+def print_decision(decision: Decision, would: str = "") -> None:
+    """Print one decision as a bar of what is used, and in words."""
+    used = BAR - round(BAR * decision.remaining / decision.limit)
+    bar = "█" * used + "·" * (BAR - used)
+    if decision.allowed:
+        wait = f", waits {decision.delay:.3g} s for its turn" if decision.delay else ""
+        out.print(f"[green]{would}admitted[/]  {bar} {decision.remaining} of {decision.limit} left{wait}")
+    elif decision.retry_after is None:
+        out.print(f"[red]{would}refused[/]   {bar} can never pass: at most {decision.limit} at once")
+    else:
+        out.print(f"[red]{would}refused[/]   {bar} retry in {decision.retry_after:.4g} s")
+
+
 @contextmanager
-def mistakes(as_json: bool = False) -> Iterator[None]:
-    """Turn what we were told wrongly into a message and an exit code; for programs, into JSON too."""
+def report_errors(as_json: bool = False) -> Iterator[None]:
+    """Turn an error of the user or of the store into a message and an exit code."""
     try:
         yield
     except InvalidInput as error:
@@ -37,7 +67,7 @@ def mistakes(as_json: bool = False) -> Iterator[None]:
 
 def fail(text: str, code: int, as_json: bool) -> NoReturn:
     if as_json:
-        show_json({"error": text})
+        print_json({"error": text})
     else:
         err.print(text, style="red", markup=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""A bar on the standard error while long work goes on, where somebody watches."""
+"""A progress bar on the standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Progress = Callable[[str, int, int], object]
 
 @contextmanager
 def progress_bar(wanted: bool = True) -> Iterator[Progress | None]:
-    """What the lab calls as it goes on; None where nobody would see it."""
+    """Show a bar; yields the function that the lab calls as it goes on, or None if nobody would see the bar."""
     if not wanted or not err.is_terminal:
         yield None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    words = TextColumn("{task.description}", markup=False)
-    with Progress(words, BarColumn(), TimeRemainingColumn(), console=err, transient=True) as bar:
+    name = TextColumn("{task.description}", markup=False)
+    with Progress(name, BarColumn(), TimeRemainingColumn(), console=err, transient=True) as bar:
         tasks: dict[str, object] = {}
 
-        def tell(what: str, done: int, total: int) -> None:
-            task = tasks.get(what)
+        def update(work: str, done: int, total: int) -> None:
+            task = tasks.get(work)
             if task is None:
-                task = tasks[what] = bar.add_task(what, total=total or None)
+                task = tasks[work] = bar.add_task(work, total=total or None)
             bar.update(task, completed=done)  # type: ignore[arg-type]
 
-        yield tell
+        yield update

@@ -1,4 +1,4 @@
-"""``ratekeeper replay``: what would these rules have done to yesterday's requests?"""
+"""``ratekeeper replay``: run a rules file over access logs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ratekeeper.commands.output import AS_JSON, mistakes, out, show_json
+from ratekeeper.commands.output import AS_JSON, print_drawing, print_json, report_errors
 from ratekeeper.commands.progress import progress_bar
 
 
-class WithJsonFile(TyperCommand):
-    """``--json report.json`` is ``--json-file report.json``: everywhere else ``--json`` takes no file."""
+class ReplayCommand(TyperCommand):
+    """Accepts ``--json report.json`` for ``--json-file report.json``; in other commands ``--json`` takes no file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for place, (word, file) in enumerate(pairwise(args)):
-            if word == "--json" and file.endswith(".json") and is_ours(Path(file)):
+            if word == "--json" and file.endswith(".json") and is_report(Path(file)):
                 args = [*args[:place], "--json-file", *args[place + 1 :]]
                 break
         return super().parse_args(ctx, args)
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a file may be written to: there is none yet, or a report of before.  A log has an event in each line."""
+def is_report(path: Path) -> bool:
+    """Whether a JSON file is free or an earlier report, rather than a log, which has an event in each line."""
     try:
         with path.open("rb") as file:
             return file.read(2) == b"{\n"
@@ -36,34 +36,34 @@ def is_ours(path: Path) -> bool:
 
 
 def replay(
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Access logs, also compressed; '-' is stdin.")],
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG...", help="Access logs, plain or compressed; '-' is stdin.")
+    ],
     rules: Annotated[Path, typer.Option("--rules", "-r", help="The rules file to try.")],
-    against: Annotated[Path | None, typer.Option(help="The rules in force now: show what would change.")] = None,
+    against: Annotated[Path | None, typer.Option(help="The current rules file; show what would change.")] = None,
     suggest: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="Look for limits that refuse at most this: '0.1%'.")
+        str | None, typer.Option(metavar="SHARE", help="Suggest limits that refuse at most this share of clients.")
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="auto, common (also combined) or json.")] = "auto",
+    format: Annotated[str, typer.Option("--format", help="auto, common (includes combined) or json.")] = "auto",
     field: Annotated[
-        list[str] | None, typer.Option(help="'client=remote_addr': where a JSON line has it. May be repeated.")
+        list[str] | None, typer.Option(help="Name of a JSON field, 'client=remote_addr'. May be repeated.")
     ] = None,
     zone: Annotated[
-        str, typer.Option(help="auto, written or ignored: whether to believe the zones of stamps.")
+        str, typer.Option(help="Time zones of timestamps: auto, written (use them) or ignored (read as UTC).")
     ] = "auto",
-    top: Annotated[int, typer.Option(min=1, help="Show so many clients and paths.")] = 20,
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Number the clients, and name none.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a report to read and to play with.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Show N clients and N paths.")] = 20,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="Replace the names of clients by numbers.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write an interactive report.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json-file", help="Write all figures as JSON; --json FILE.json is the same.")
+        Path | None, typer.Option("--json-file", help="Write all figures as JSON; also --json FILE.json.")
     ] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write a row for each client.")] = None,
-    plot: Annotated[
-        list[Path] | None, typer.Option(help="Write a picture: .png, .svg or .pdf. May be repeated.")
-    ] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one row per client.")] = None,
+    plot: Annotated[list[Path] | None, typer.Option(help="Write a plot: .png, .svg or .pdf. May be repeated.")] = None,
     as_json: bool = AS_JSON,
 ) -> None:
     """Run a rules file over access logs: who would have been refused, when, by which rule, for how long?
 
-    Reads nginx and Apache logs (common and combined) and JSON lines, also compressed, several merged by time.
+    Reads nginx and Apache logs (common and combined) and JSON lines, plain or compressed; merges several by time.
 
     \b
     ratekeeper replay access.log --rules rules.toml
@@ -71,63 +71,61 @@ def replay(
     zcat access.log.1.gz | ratekeeper replay - -r rules.toml --suggest 0.1% --json
     ratekeeper replay app.json -r rules.toml --field client=ip --field header:X-Api-Key=api_key
 
-    Exit code 0: done; 2: a mistake in what was asked.  Lines that cannot be read are counted and shown.
+    Exit code 0: done; 2: an error in the options or the rules.  Lines that cannot be read are counted and shown.
     """
-    from ratekeeper.lab.files import check_writable, writing
-    from ratekeeper.lab.plots import picture_path, save_replay
+    from ratekeeper.lab.files import check_writable, open_for_writing
+    from ratekeeper.lab.plots import check_plot_path, save_replay
     from ratekeeper.lab.replay import replay as run
-    from ratekeeper.lab.replay_text import replay_as_text
-    from ratekeeper.lab.text import BLOCKS, DIGITS
+    from ratekeeper.lab.text import replay_as_text
 
-    with mistakes(as_json):
+    with report_errors(as_json):
         for path in plot or ():
-            picture_path(path)
+            check_plot_path(path)
         for file in (html, json_file, csv_file):
             if file is not None:
                 check_writable(file, logs)
         with progress_bar(not as_json) as progress:
-            found = run(
+            result = run(
                 logs,
                 rules,
                 against=against,
                 format=format,
-                fields=dict(pair(text) for text in field or ()),
+                fields=dict(split_field(text) for text in field or ()),
                 zone=zone,
-                suggest=share(suggest) if suggest else None,
+                suggest=parse_share(suggest) if suggest else None,
                 top=top,
                 anonymous=anonymous,
                 progress=progress,
             )
         for path in plot or ():
-            save_replay(found, path)
+            save_replay(result, path)
         if html is not None:
             from ratekeeper.lab.report import write_replay
 
-            write_replay(found, html)
+            write_replay(result, html)
         if csv_file is not None:
-            found.write_csv(csv_file)
+            result.write_csv(csv_file)
         if json_file is not None:
             import json
 
-            with writing(json_file) as written:
-                json.dump(found.to_json(), written, indent=2, ensure_ascii=False)
+            with open_for_writing(json_file) as opened:
+                json.dump(result.to_json(), opened, indent=2, ensure_ascii=False)
     if as_json:
-        show_json(found.to_json())
+        print_json(result.to_json())
     else:
-        heights = BLOCKS if (out.encoding or "").lower().startswith("utf") else DIGITS
-        typer.echo(replay_as_text(found, min(out.width, 140), colours=out.color_system is not None, heights=heights))
+        print_drawing(lambda width, style: replay_as_text(result, width, style))
 
 
-def pair(text: str) -> tuple[str, str]:
+def split_field(text: str) -> tuple[str, str]:
     from ratekeeper.errors import InvalidInput, shown
 
-    name, found, place = text.rpartition("=")
-    if not found or not name or not place:
+    name, equals, path = text.rpartition("=")
+    if not equals or not name or not path:
         raise InvalidInput(f"--field: expected 'client=remote_addr', got {shown(text)}.")
-    return name.strip(), place.strip()
+    return name.strip(), path.strip()
 
 
-def share(text: str) -> float:
+def parse_share(text: str) -> float:
     """``0.1%`` and ``0.001`` are the same."""
     from ratekeeper.errors import InvalidInput, shown
 

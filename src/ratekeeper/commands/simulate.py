@@ -1,4 +1,4 @@
-"""``ratekeeper simulate``: what do these limits do to this traffic?"""
+"""``ratekeeper simulate``: send simulated or recorded traffic through limits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ratekeeper.commands.output import AS_JSON, mistakes, out, show_json
+from ratekeeper.commands.output import AS_JSON, print_drawing, print_json, report_errors
 from ratekeeper.commands.progress import progress_bar
 
 
 def simulate(
     limits: Annotated[
-        list[str], typer.Argument(metavar="LIMIT...", help="'100/minute'; with commas, several that hold together.")
+        list[str], typer.Argument(metavar="LIMIT...", help="Such as '100/minute'; commas join limits of one lane.")
     ],
     traffic: Annotated[
         str,
@@ -25,23 +25,21 @@ def simulate(
     ] = "poisson",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="Put each limit through this one; 'all' for all six. May be repeated."),
+        typer.Option("--algorithm", "-a", help="Run each limit with this algorithm, or 'all'. May be repeated."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="An access log, or a CSV of seconds, client and cost, in place of a shape.")
+        Path | None, typer.Option(help="Recorded calls: an access log, or a CSV of seconds, client and cost.")
     ] = None,
-    load: Annotated[float | None, typer.Option(help="Calls of a client, in multiples of the limit's rate.")] = None,
-    clients: Annotated[int | None, typer.Option(help="How many call.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="For how long; by default twelve periods.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same calls.")] = 1,
-    shared: Annotated[bool, typer.Option("--shared", help="Count all clients as one.")] = False,
-    plot: Annotated[
-        list[Path] | None, typer.Option(help="Write a picture: .png, .svg or .pdf. May be repeated.")
-    ] = None,
+    load: Annotated[float | None, typer.Option(help="Rate of each client, as a multiple of the limit's rate.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration; twelve periods by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the traffic; the same seed gives the same calls.")] = 1,
+    shared: Annotated[bool, typer.Option("--shared", help="Count all clients with one counter.")] = False,
+    plot: Annotated[list[Path] | None, typer.Option(help="Write a plot: .png, .svg or .pdf. May be repeated.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an interactive report.")] = None,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Send traffic through limits side by side, by the rules of production, in no time.
+    """Send traffic through limits side by side, using the production code on a simulated clock.
 
     \b
     ratekeeper simulate 100/minute --algorithm all --traffic boundary
@@ -49,26 +47,27 @@ def simulate(
     ratekeeper simulate "10/second, 300/minute" -t abuser --shared --html report.html
     ratekeeper simulate 60/minute -a all --trace access.log --plot lanes.png
 
-    Exit code 0: done; 2: a mistake in what was asked.
+    Exit code 0: done; 2: an error in the options.
     """  # fmt: skip
     from ratekeeper.algorithms import ALGORITHMS
     from ratekeeper.lab.files import check_writable
-    from ratekeeper.lab.plots import picture_path, save_lanes
+    from ratekeeper.lab.plots import check_plot_path, save_lanes
     from ratekeeper.lab.simulate import simulate as run
-    from ratekeeper.lab.text import BLOCKS, DIGITS, lanes_as_text
+    from ratekeeper.lab.text import simulation_as_text
     from ratekeeper.lab.trace import load_trace
 
-    with mistakes(as_json):
+    with report_errors(as_json):
         for path in plot or ():
-            picture_path(path)
+            check_plot_path(path)
         if html is not None:
             check_writable(html)
         lanes = [[part.strip() for part in limit.split(",")] for limit in limits]
         names = None
         if algorithm:
-            names = list(dict.fromkeys(one for name in algorithm for one in (ALGORITHMS if name == "all" else [name])))
+            lists = [list(ALGORITHMS) if name == "all" else [name] for name in algorithm]
+            names = list(dict.fromkeys(name for names in lists for name in names))
         with progress_bar(not as_json) as progress:
-            found = run(
+            result = run(
                 lanes,
                 traffic if trace is None else load_trace(trace),
                 algorithms=names,
@@ -80,14 +79,12 @@ def simulate(
                 progress=progress,
             )
         for path in plot or ():
-            save_lanes(found, path)
+            save_lanes(result, path)
         if html is not None:
             from ratekeeper.lab.report import write_simulation
 
-            write_simulation(found, html)
+            write_simulation(result, html)
     if as_json:
-        show_json(found.to_json())
+        print_json(result.to_json())
     else:
-        heights = BLOCKS if (out.encoding or "").lower().startswith("utf") else DIGITS
-        text = lanes_as_text(found, min(out.width, 140), colours=out.color_system is not None, heights=heights)
-        typer.echo(text)
+        print_drawing(lambda width, style: simulation_as_text(result, width, style))

@@ -1,4 +1,4 @@
-"""``ratekeeper try``: feel a limit at the keyboard."""
+"""``ratekeeper try``: try a limit at the keyboard."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ratekeeper.commands.output import AS_JSON, mistakes, out
+from ratekeeper.commands.output import AS_JSON, out, print_decision, report_errors
 
 if TYPE_CHECKING:
     from ratekeeper.decision import Decision
     from ratekeeper.limiter import Limiter
 
 
-def algorithms(incomplete: str) -> list[str]:
-    """What a shell may complete."""
+def complete_algorithm(incomplete: str) -> list[str]:
+    """Return the algorithms that a shell may complete to."""
     from ratekeeper.algorithms import ALGORITHMS
 
     return [name for name in ALGORITHMS if name.startswith(incomplete)]
@@ -25,10 +25,12 @@ def algorithms(incomplete: str) -> list[str]:
 
 def trial(
     limit: Annotated[str, typer.Argument(help="Such as '10/minute' or '5/second burst 10'.")],
-    algorithm: Annotated[str | None, typer.Option(help="gcra, token_bucket, ...", autocompletion=algorithms)] = None,
-    store: Annotated[str, typer.Option(help="Where to count.")] = "memory://",
-    key: Annotated[str, typer.Option(help="Who is counted.")] = "you",
-    calls: Annotated[int, typer.Option(min=0, help="Make so many calls at once and end; 0: ask you.")] = 0,
+    algorithm: Annotated[
+        str | None, typer.Option(help="Such as gcra or token_bucket.", autocompletion=complete_algorithm)
+    ] = None,
+    store: Annotated[str, typer.Option(help="URL of the store.")] = "memory://",
+    key: Annotated[str, typer.Option(help="The key to count.")] = "you",
+    calls: Annotated[int, typer.Option(min=0, help="Make N calls and exit; 0 is interactive.")] = 0,
     as_json: bool = AS_JSON,
 ) -> None:
     """Try a limit: each Enter is a call, a number is a call of that cost.
@@ -39,51 +41,38 @@ def trial(
     """
     from ratekeeper.limiter import Limiter
 
-    with mistakes(as_json):
+    with report_errors(as_json):
         limiter = Limiter(limit, algorithm=algorithm, store=store, name="try")
-        tell = say_json if as_json else show
+        print_result = print_decision_json if as_json else print_decision
         if calls:
             for _ in range(calls):
-                tell(limiter.check(key))
+                print_result(limiter.check(key))
             return
         if not as_json:
-            out.print(f"{limiter.limits}. Enter: a call; a number: a call of that cost; p: peek; r: reset; q: end.",
+            out.print(f"{limiter.limits}. Enter: a call; a number: a call of that cost; p: peek; r: reset; q: quit.",
                       markup=False)  # fmt: skip
         for line in sys.stdin:
             word = line.strip().lower()
             if word in ("q", "quit", "exit"):
                 break
-            answer(limiter, key, word, tell)
+            run_line(limiter, key, word, print_result)
 
 
-def answer(limiter: Limiter, key: str, word: str, tell: Callable[..., None]) -> None:
-    """Do what one typed line asks."""
+def run_line(limiter: Limiter, key: str, word: str, print_result: Callable[..., None]) -> None:
+    """Run one typed line."""
     if word in ("r", "reset"):
         limiter.reset(key)
-        out.print("forgotten", style="dim")
+        out.print("reset", style="dim")
     elif word in ("p", "peek"):
-        tell(limiter.peek(key), "would be ")
+        print_result(limiter.peek(key), "would be ")
     elif not word or (word.isascii() and word.isdecimal() and int(word)):
-        tell(limiter.check(key, int(word or 1)))
+        print_result(limiter.check(key, int(word or 1)))
     else:
         out.print("expected Enter, a cost of at least 1, p, r or q", style="yellow")
 
 
-def say_json(decision: Decision, would: str = "") -> None:
-    """One decision a line, for programs."""
+def print_decision_json(decision: Decision, would: str = "") -> None:
+    """Print one decision as one line of JSON."""
     from ratekeeper.decision import decision_json
 
     typer.echo(json.dumps(decision_json(decision)))
-
-
-def show(decision: Decision, would: str = "") -> None:
-    width = 30
-    used = width - round(width * decision.remaining / decision.limit)
-    bar = "█" * used + "·" * (width - used)
-    if decision.allowed:
-        wait = f", its turn comes in {decision.delay:.3g} s" if decision.delay else ""
-        out.print(f"[green]{would}admitted[/]  {bar} {decision.remaining} of {decision.limit} left{wait}")
-    elif decision.retry_after is None:
-        out.print(f"[red]{would}refused[/]   {bar} can never pass: at most {decision.limit} at once")
-    else:
-        out.print(f"[red]{would}refused[/]   {bar} again in {decision.retry_after:.6g} s")

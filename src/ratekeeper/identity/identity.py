@@ -69,6 +69,10 @@ class Identity:
         self.tier_default = tier_default
         self.sources = frozenset([*user, *tier_from])
 
+    def add_user_source(self, source: str) -> None:
+        """Read the user from ``source`` too, where no other source has it."""
+        self.user_sources.append((source, self.source(source)))
+
     def source(self, source: str) -> Part:
         """What reads ``source``: text that may be shown nowhere, or None where it is missing."""
         kind, _, name = source.partition(":")

@@ -1,4 +1,4 @@
-"""The lab: what a limit would do, before anyone is refused.
+"""The lab: try a limit on simulated or recorded traffic before it refuses a real client.
 
 >>> from ratekeeper import lab
 >>> simulation = lab.simulate("10/second", "boundary", algorithms=["fixed_window", "gcra"])

@@ -1,4 +1,4 @@
-"""Two rules files over the same log: who is newly refused, and who no longer is."""
+"""Compare two rules files on the same log: which requests are newly refused, and which are newly allowed."""
 
 from __future__ import annotations
 
@@ -12,66 +12,70 @@ if TYPE_CHECKING:
     from ratekeeper.lab.decide_log import LogDecider, Refusals
     from ratekeeper.lab.log_lines import Block
 
-MOST = 100_000
+    NameCounts = tuple[tuple[str, int], ...]
+
+MOST_NAMES = 100_000  # clients or paths that are counted; beyond that the rarer half is dropped
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Requests by what the rules before and the new ones say; clients and paths with the most changes first."""
+    """How many requests the old and the new rules decide differently; the most affected clients and paths first."""
 
     allowed_by_both: int
     refused_by_both: int
     newly_refused: int
     newly_allowed: int
-    newly_refused_clients: tuple[tuple[str, int], ...]
-    newly_allowed_clients: tuple[tuple[str, int], ...]
-    newly_refused_paths: tuple[tuple[str, int], ...]
-    newly_allowed_paths: tuple[tuple[str, int], ...]
+    newly_refused_clients: NameCounts
+    newly_allowed_clients: NameCounts
+    newly_refused_paths: NameCounts
+    newly_allowed_paths: NameCounts
     clients_newly_refused: int
     clients_newly_allowed: int
 
     def anonymised(self, numbers: Mapping[str, str]) -> Comparison:
-        def hidden(pairs: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-            return tuple([(numbers.get(name, "client"), count) for name, count in pairs])
+        def renamed(clients: NameCounts) -> NameCounts:
+            return tuple([(numbers.get(name, "client"), count) for name, count in clients])
 
         return replace(
             self,
-            newly_refused_clients=hidden(self.newly_refused_clients),
-            newly_allowed_clients=hidden(self.newly_allowed_clients),
+            newly_refused_clients=renamed(self.newly_refused_clients),
+            newly_allowed_clients=renamed(self.newly_allowed_clients),
         )
 
 
-class Difference:
-    """Decides the same events by the rules in force before, and counts what changes."""
+class ComparisonCounts:
+    """Decides the events of a log with the old rules as well, and counts the differences."""
 
-    def __init__(self, before: LogDecider) -> None:
-        self.before = before
+    def __init__(self, old_rules: LogDecider) -> None:
+        self.old_rules = old_rules
         self.requests = 0
-        self.both = 0
-        self.counts = (0, 0)
-        self.clients: tuple[Counter[str], Counter[str]] = (Counter(), Counter())  # newly refused, newly allowed
+        self.refused_by_both = 0
+        # In each pair: newly refused, newly allowed.
+        self.requests_changed = [0, 0]
+        self.clients: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self.paths: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
 
-    def add(self, block: Block, refusals: Refusals, decider: LogDecider) -> None:
-        new, old = set(refusals.places), set(self.before.decide(block).places)
+    def add(self, block: Block, refusals: Refusals, new_rules: LogDecider) -> None:
+        """Count a block; ``refusals`` are those of the new rules."""
+        new, old = set(refusals.places), set(self.old_rules.decide(block).places)
         self.requests += len(block)
-        self.both += len(new & old)
-        changes = (new - old, old - new)
-        self.counts = (self.counts[0] + len(changes[0]), self.counts[1] + len(changes[1]))
-        for indexes, clients, paths in zip(changes, self.clients, self.paths, strict=True):
-            for index in indexes:
-                clients[block.clients[index]] += 1
-                paths[decider.way(block.texts[index]).label] += 1
+        self.refused_by_both += len(new & old)
+        for kind, changed in enumerate((new - old, old - new)):
+            clients, paths = self.clients[kind], self.paths[kind]
+            self.requests_changed[kind] += len(changed)
+            for place in changed:
+                clients[block.clients[place]] += 1
+                paths[new_rules.request_line(block.request_lines[place]).label] += 1
             for counter in (clients, paths):
-                if len(counter) > MOST:
-                    for name, _ in counter.most_common()[MOST // 2 :]:
+                if len(counter) > MOST_NAMES:
+                    for name, _ in counter.most_common()[MOST_NAMES // 2 :]:
                         del counter[name]
 
     def comparison(self, top: int) -> Comparison:
-        refused, allowed = self.counts
+        refused, allowed = self.requests_changed
         return Comparison(
-            allowed_by_both=self.requests - self.both - refused - allowed,
-            refused_by_both=self.both,
+            allowed_by_both=self.requests - self.refused_by_both - refused - allowed,
+            refused_by_both=self.refused_by_both,
             newly_refused=refused,
             newly_allowed=allowed,
             newly_refused_clients=tuple(self.clients[0].most_common(top)),

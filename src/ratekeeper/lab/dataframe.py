@@ -1,4 +1,4 @@
-"""Rows as a data frame of whichever library is there."""
+"""Rows as a pandas or polars DataFrame, whichever is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIBRARIES = ("pandas", "polars")
 
 
 def frame(rows: list[dict[str, Any]], library: str | None = None) -> Frame:
-    """A DataFrame of ``library``; of the first that is installed if None."""
+    """Make a DataFrame with ``library``, or with the first library that is installed."""
     if library not in (None, *LIBRARIES):
         raise InvalidInput(f"frame: expected pandas or polars, got {shown(library)}.")
     for name in LIBRARIES if library is None else [library]:

@@ -1,7 +1,7 @@
-"""Many decisions in one call, each at an instant of its own.
+"""Many decisions in one call, each at its own instant.
 
-A *way* is a prepared plan, or None where nothing is limited, with the keys of each subject for it.  What is decided is
-what the store decides when its clock stands at that instant.  ``native/each.c`` does the same, without a call for each.
+A store makes the same decisions one by one when its clock stands at these instants.  ``native/each.c`` is the twin of
+``check_each``, without a Python call for each decision.
 """
 
 from __future__ import annotations
@@ -22,53 +22,55 @@ if TYPE_CHECKING:
     from ratekeeper.lab.clock import VirtualClock
     from ratekeeper.stores.protocol import Store
 
-    Way = tuple[Any, Mapping[str, tuple[str, ...]] | None, Any]
-    # A byte for each that was admitted or not; when it has its turn; and of each refusal its place, the row of the plan
-    # that refuses for longest, and for how long, or FOR_EVER.  All numbers of 64 bits, times in microseconds.
-    Found = tuple[bytes, bytes, bytes]
-    CheckEach = Callable[[list[Way], list[str], list[int]], Found]
+    # A prepared plan (None: not limited), the plan's keys of each client, and anything the caller wants to keep there.
+    KeyedPlan = tuple[Any, Mapping[str, tuple[str, ...]] | None, Any]
+    # One byte for each decision: admitted or not.  When each call has its turn.  And three numbers for each refusal:
+    # its place in the batch, the row of the plan that refuses for longest, and the wait (or FOREVER).  All numbers
+    # have 64 bits, all times are microseconds.
+    BatchResult = tuple[bytes, bytes, bytes]
+    CheckEach = Callable[[list[KeyedPlan], list[str], list[int]], BatchResult]
 
-FOR_EVER = -1  # a wait where time does not help
+FOREVER = -1  # the wait of a refusal that time does not lift
 
 
-def check_each(clock: VirtualClock, ways: list[Way], subjects: list[str], times: list[int]) -> Found:
-    """Decide one after the other, on a store whose time is ``clock``."""
+def check_each(clock: VirtualClock, plans: list[KeyedPlan], clients: list[str], times: list[int]) -> BatchResult:
+    """Decide the calls one after the other, on stores that run on ``clock``."""
     hand = clock.hand
-    allowed, turns, refused = bytearray(), array("q"), array("q")
-    # `for ..., hand[0], ...` moves the clock to each before it is decided.
+    allowed, turns, refusals = bytearray(), array("q"), array("q")
     nanos = map(mul, times, repeat(1000))
-    for place, hand[0], (plan, keys, *_), subject in zip(range(len(times)), nanos, ways, subjects, strict=True):
-        passed, turn = True, times[place]
+    # `for ..., hand[0], ...` moves the clock to each call before it is decided.
+    for place, hand[0], (plan, keys, *_), client in zip(range(len(times)), nanos, plans, clients, strict=True):
+        admitted, turn = True, times[place]
         if plan is not None:
-            passed, decisions = plan.check(keys[subject])  # type: ignore[index]
-            if passed:
+            admitted, decisions = plan.check(keys[client])  # type: ignore[index]
+            if admitted:
                 turn += round(max([decision.delay for decision in decisions], default=0.0) * SECOND)
             else:
-                refused.extend((place, *worst(decisions)))
-        allowed.append(passed)
+                refusals.extend((place, *longest_refusal(decisions)))
+        allowed.append(admitted)
         turns.append(turn)
-    return bytes(allowed), turns.tobytes(), refused.tobytes()
+    return bytes(allowed), turns.tobytes(), refusals.tobytes()
 
 
-def worst(decisions: tuple[Decision, ...]) -> tuple[int, int]:
-    """Which of the decisions refuses for longest, and for how long."""
-    found, longest = 0, -1
+def longest_refusal(decisions: tuple[Decision, ...]) -> tuple[int, int]:
+    """Return the row of the decision that refuses for longest, and its wait."""
+    longest_row, longest = 0, -1
     for row, decision in enumerate(decisions):
         if not decision.allowed:
-            wait = micros_of(decision.retry_after)
-            if wait == FOR_EVER:
-                return row, FOR_EVER
+            wait = wait_micros(decision.retry_after)
+            if wait == FOREVER:
+                return row, FOREVER
             if wait > longest:
-                found, longest = row, wait
-    return found, longest
+                longest_row, longest = row, wait
+    return longest_row, longest
 
 
-def micros_of(wait: float | None) -> int:
-    return FOR_EVER if wait is None else round(wait * SECOND)
+def wait_micros(retry_after: float | None) -> int:
+    return FOREVER if retry_after is None else round(retry_after * SECOND)
 
 
-def each_of(clock: VirtualClock, *stores: Store) -> CheckEach:
-    """The faster way to decide on these stores."""
+def batch_checker(clock: VirtualClock, *stores: Store) -> CheckEach:
+    """Choose the fastest ``check_each`` for these stores."""
     if core is not None and all(isinstance(store, core.Store) for store in stores):
         return core.check_each
     return partial(check_each, clock)

@@ -1,7 +1,7 @@
-"""A policy over the events of a log: who would have been refused, by which rule, for how long.
+"""Decide the events of a log with a policy: which would have been refused, by which rule, for how long.
 
-Most rules count addresses.  For those the key of a client and the rules of a request line are looked up, not worked
-out again for each line; all others go the whole way through ``Policy.check``.  Both ways give the same answers.
+Most rules count by address.  For those, the keys of a client and the rules of a request line are cached, and events are
+decided in batches.  All other events go through ``Policy.check``.  Both paths give the same answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.identity.identity import Caller
 from ratekeeper.identity.request import Request, new_request
-from ratekeeper.lab.decide_batch import each_of, micros_of, worst
+from ratekeeper.lab.decide_batch import batch_checker, longest_refusal, wait_micros
 
 if TYPE_CHECKING:
     from ratekeeper.identity.address import Addresses
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from ratekeeper.rules.policy import Policy
     from ratekeeper.rules.selection import PreparedChecks, Selection
 
-MOST_KNOWN = 1 << 16
+MOST_CACHED = 1 << 16
 LONGEST_LABEL = 200
 BY_ADDRESS = frozenset({"ip", "all"})
 
 
 class Refusals:
-    """What would have been refused of a block, in columns: the places of the events, the rules, and the waits.
+    """The refusals of a block in columns: the place of the event, the rule, and the wait.
 
-    A wait is in microseconds, or FOR_EVER.  ``shadow`` are refusals by rules that are not enforced.
+    A wait is in microseconds, or FOREVER.  ``shadow`` names the rule of each refusal that is not enforced.
     """
 
     __slots__ = ("places", "rules", "shadow", "waits")
@@ -50,77 +50,80 @@ class Refusals:
         self.waits.append(wait)
 
 
-class Course:
+class SelectionPlan:
     """How requests that meet the same rules are decided."""
 
-    __slots__ = ("is_quick", "keys", "names", "plan")
+    __slots__ = ("is_fast", "keys", "plan", "rule_names")
 
     def __init__(self, decider: LogDecider, selection: Selection) -> None:
-        self.names = tuple([counter.name for counter in selection.counters])
-        self.is_quick = not selection.counters or decider.is_by_address(selection)
-        ready = selection.ready if self.is_quick else None
-        self.plan = ready.plan if ready is not None and ready.entries else None  # None: not limited, or not so simple
-        self.keys = Keys(decider, ready) if ready is not None else None
+        self.rule_names = tuple([counter.name for counter in selection.counters])
+        self.is_fast = not selection.counters or decider.is_by_address(selection)
+        prepared = selection.ready if self.is_fast else None
+        self.plan = (
+            prepared.plan if prepared is not None and prepared.entries else None
+        )  # None: not limited, or not fast
+        self.keys = ClientKeys(decider, prepared) if prepared is not None else None
 
 
-class Way:
-    """One request line: what it asks for, and how it is decided."""
+class RequestLine:
+    """One request line: what it requests, and how that is decided."""
 
-    __slots__ = ("course", "label", "method", "names", "path")
+    __slots__ = ("label", "method", "path", "rule_names", "selection_plan")
 
     def __init__(self, decider: LogDecider, text: str) -> None:
-        self.method, self.path = parted(text)
+        self.method, self.path = split_request_line(text)
         self.label = self.path.partition("?")[0][:LONGEST_LABEL]
-        self.course = decider.course(decider.policy.program.selection(Request(self.method, self.path)))
-        self.names = self.course.names
+        selection = decider.policy.program.selection(Request(self.method, self.path))
+        self.selection_plan = decider.selection_plan(selection)
+        self.rule_names = self.selection_plan.rule_names
 
 
-class Ways(dict[str, tuple[Any, Any, Way]]):
-    """By request line: the plan, the keys of each client for it, and the whole way."""
+class RequestLineCache(dict[str, tuple[Any, Any, RequestLine]]):
+    """By the text of a request line: its plan, the plan's keys of each client, and the parsed line."""
 
     def __init__(self, decider: LogDecider) -> None:
         self.decider = decider
 
-    def __missing__(self, text: str) -> tuple[Any, Any, Way]:
-        if len(self) >= MOST_KNOWN:
+    def __missing__(self, text: str) -> tuple[Any, Any, RequestLine]:
+        if len(self) >= MOST_CACHED:
             self.clear()
-        way = Way(self.decider, text)
-        self[text] = found = way.course.plan, way.course.keys, way
-        return found
+        line = RequestLine(self.decider, text)
+        self[text] = keyed_plan = line.selection_plan.plan, line.selection_plan.keys, line
+        return keyed_plan
 
 
-class Keys(dict[str, tuple[str, ...]]):
-    """By client: its keys for a plan."""
+class ClientKeys(dict[str, tuple[str, ...]]):
+    """By client: its keys for one plan."""
 
-    def __init__(self, decider: LogDecider, ready: PreparedChecks) -> None:
+    def __init__(self, decider: LogDecider, prepared: PreparedChecks) -> None:
         self.identity = decider.policy.program.identity
-        self.peers = decider.peers
-        self.readers = ready.keys
+        self.addresses = decider.addresses
+        self.key_readers = prepared.keys
 
     def __missing__(self, client: str) -> tuple[str, ...]:
-        caller = Caller(self.identity, new_request("GET", "/", self.peers[client], (), b""))
-        if len(self) >= MOST_KNOWN:
+        caller = Caller(self.identity, new_request("GET", "/", self.addresses[client], (), b""))
+        if len(self) >= MOST_CACHED:
             self.clear()
-        self[client] = found = tuple([read(caller) for read in self.readers])
-        return found
+        self[client] = keys = tuple([read(caller) for read in self.key_readers])
+        return keys
 
 
-class Peers(dict[str, str]):
-    """By client: its address.  A name, as old logs have them, gets an address of its own, always the same."""
+class ClientAddresses(dict[str, str]):
+    """By client: its address.  A host name, as old logs have them, always gets the same made-up address."""
 
     def __init__(self, addresses: Addresses) -> None:
         self.addresses = addresses
 
     def __missing__(self, client: str) -> str:
-        found = client
+        address = client
         if self.addresses.learn(client).address is None:
-            # fd00::/8 is nobody's on the Internet; 56 bits of a digest keep names apart under the usual prefix of 64.
+            # fd00::/8 is not routed on the Internet.  56 bits of a digest keep names apart under a prefix of 64 bits.
             digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).digest()
-            found = str(IPv6Address(b"\xfd" + digest + bytes(8)))
-        if len(self) >= MOST_KNOWN:
+            address = str(IPv6Address(b"\xfd" + digest + bytes(8)))
+        if len(self) >= MOST_CACHED:
             self.clear()
-        self[client] = found
-        return found
+        self[client] = address
+        return address
 
 
 class LogDecider:
@@ -129,87 +132,90 @@ class LogDecider:
     def __init__(self, policy: Policy, clock: VirtualClock) -> None:
         self.policy = policy
         self.clock = clock
-        self.peers = Peers(policy.program.identity.addresses)
-        self.ways = Ways(self)
-        self.courses: dict[Selection, Course] = {}
+        self.addresses = ClientAddresses(policy.program.identity.addresses)
+        self.request_lines = RequestLineCache(self)
+        self.selection_plans: dict[Selection, SelectionPlan] = {}
         self.has_hosts = policy.program.requests.by_host
-        self.is_quick = True  # so far no request was met that must go the whole way
-        self.check_each = each_of(clock, policy.program.fleet, policy.program.instance)
+        self.is_fast = True  # until a request needs Policy.check
+        self.check_each = batch_checker(clock, policy.program.fleet, policy.program.instance)
         everything = policy.program.everything
-        self.everything = self.course(everything) if everything is not None else None
+        self.everything = self.selection_plan(everything) if everything is not None else None
 
     def is_by_address(self, selection: Selection) -> bool:
         return (
             selection.ready is not None
             and not self.has_hosts
             and all(BY_ADDRESS.issuperset(counter.rule.by) for counter in selection.counters)
-            and all(is_over_time(counter.default) for counter in selection.counters)
+            and all(limits_rate(counter.default) for counter in selection.counters)
         )
 
-    def course(self, selection: Selection) -> Course:
-        found = self.courses.get(selection)
-        if found is None:
-            found = self.courses[selection] = Course(self, selection)
-            self.is_quick = self.is_quick and found.is_quick
-        return found
+    def selection_plan(self, selection: Selection) -> SelectionPlan:
+        plan = self.selection_plans.get(selection)
+        if plan is None:
+            plan = self.selection_plans[selection] = SelectionPlan(self, selection)
+            self.is_fast = self.is_fast and plan.is_fast
+        return plan
 
-    def way(self, text: str) -> Way:
-        return self.ways[text][2]
+    def request_line(self, text: str) -> RequestLine:
+        return self.request_lines[text][2]
 
-    def request(self, way: Way, client: str, facts: Facts) -> Request:
-        """The request as an adapter would have it."""
+    def request(self, line: RequestLine, client: str, facts: Facts) -> Request:
+        """Build the request that an adapter would have built."""
         headers = [(name, value) for name, value in facts.items() if name not in ("user", "host")]
-        known = {"user": facts["user"]} if "user" in facts else None
-        return Request(way.method, way.path, self.peers[client], headers, host=facts.get("host"), facts=known)
+        app_facts = {"user": facts["user"]} if "user" in facts else None
+        return Request(line.method, line.path, self.addresses[client], headers, host=facts.get("host"), facts=app_facts)
 
     def decide(self, block: Block) -> Refusals:
-        """Decide events, and say which were refused."""
+        """Decide the events of a block, and return the refusals."""
         refusals = Refusals()
-        ways: list[tuple[Any, Any, Any]]
-        if self.everything is not None and self.is_quick and not block.facts:
-            ways = [(self.everything.plan, self.everything.keys, self.everything)] * len(block)
+        plans: list[tuple[Any, Any, Any]]
+        if self.everything is not None and self.is_fast and not block.facts:
+            plans = [(self.everything.plan, self.everything.keys, self.everything)] * len(block)
         else:
-            ways = list(map(self.ways.__getitem__, block.texts))
-        if block.facts or not self.is_quick:
-            self.decide_singly(block, ways, refusals)
+            plans = list(map(self.request_lines.__getitem__, block.request_lines))
+        if block.facts or not self.is_fast:
+            self.decide_one_by_one(block, plans, refusals)
         else:
-            refused = array("q", self.check_each(ways, block.clients, block.times)[2])
+            refused = array("q", self.check_each(plans, block.clients, block.times)[2])
             refusals.places, refusals.waits = list(refused[::3]), list(refused[2::3])
-            refusals.rules = [ways[place][2].names[row] for place, row in zip(refused[::3], refused[1::3], strict=True)]
+            refusals.rules = [
+                plans[place][2].rule_names[row] for place, row in zip(refused[::3], refused[1::3], strict=True)
+            ]
         return refusals
 
-    def decide_singly(self, block: Block, ways: list[tuple[Any, Any, Way]], refusals: Refusals) -> None:
-        """The same where some go the whole way."""
+    def decide_one_by_one(self, block: Block, plans: list[tuple[Any, Any, RequestLine]], refusals: Refusals) -> None:
+        """Decide a block in which some events need ``Policy.check``."""
         hand, facts = self.clock.hand, block.facts
         nanos = map(mul, block.times, repeat(1000))
-        events = zip(range(len(block)), nanos, block.clients, ways, strict=True)
+        events = zip(range(len(block)), nanos, block.clients, plans, strict=True)
         # `for ..., hand[0], ...` moves the clock to each event before it is decided.
-        for place, hand[0], client, (plan, keys, way) in events:
-            if place in facts or not way.course.is_quick:
-                self.decide_whole(place, way, client, facts.get(place, {}), refusals)
+        for place, hand[0], client, (plan, keys, line) in events:
+            if place in facts or not line.selection_plan.is_fast:
+                self.decide_with_policy(place, line, client, facts.get(place, {}), refusals)
             elif plan is not None:
                 allowed, decisions = plan.check(keys[client])
                 if not allowed:
-                    row, wait = worst(decisions)
-                    refusals.add(place, way.names[row], wait)
+                    row, wait = longest_refusal(decisions)
+                    refusals.add(place, line.rule_names[row], wait)
 
-    def decide_whole(self, place: int, way: Way, client: str, facts: Facts, refusals: Refusals) -> None:
-        """Decide one request as an adapter would have it decided."""
-        verdict = self.policy.check(self.request(way, client, facts))
+    def decide_with_policy(self, place: int, line: RequestLine, client: str, facts: Facts, refusals: Refusals) -> None:
+        """Decide one request as an adapter does."""
+        verdict = self.policy.check(self.request(line, client, facts))
         if self.policy.leases and verdict.allowed:
-            self.policy.release(verdict)  # a log does not tell how long a place was held
+            self.policy.release(verdict)  # a log does not say how long a request took
         if not verdict.allowed:
-            refusals.add(place, verdict.rule or "", micros_of(verdict.retry_after))
+            refusals.add(place, verdict.rule or "", wait_micros(verdict.retry_after))
         else:
             refusals.shadow.extend(verdict.notes.shadow)
 
 
-def is_over_time(entry: TierLimit | None) -> bool:
-    return entry is not None and not entry.is_unlimited and not entry.limit.is_leased
+def limits_rate(tier_limit: TierLimit | None) -> bool:
+    """Whether this is a limit per time, rather than unlimited or a limit on concurrency."""
+    return tier_limit is not None and not tier_limit.is_unlimited and not tier_limit.limit.is_leased
 
 
-def parted(text: str) -> tuple[str, str]:
-    """``GET /x HTTP/1.1`` -> its method and target; what is no request line asks for ``/``."""
+def split_request_line(text: str) -> tuple[str, str]:
+    """``GET /x HTTP/1.1`` -> its method and target; anything else counts as a request for ``/``."""
     words = text.split(" ")
     if len(words) >= 2 and words[0].isalpha():
         return words[0], " ".join(words[1:-1]) if len(words) > 2 and words[-1].startswith("HTTP/") else words[1]

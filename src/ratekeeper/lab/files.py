@@ -1,4 +1,4 @@
-"""Files that the lab writes: one that cannot be written is told of before the work, not after it."""
+"""Files that the lab writes.  A path that cannot be written is reported before the work starts."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def writing(path: str | Path) -> Iterator[TextIO]:
-    """Open a file for text."""
+def open_for_writing(path: str | Path) -> Iterator[TextIO]:
+    """Open a text file for writing."""
     try:
         with open(path, "w", newline="", encoding="utf-8") as file:
             yield file
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise cannot_write(path, error) from error
 
 
-def check_writable(path: str | Path, read: Iterable[str | Path] = ()) -> None:
-    """Raise if nothing can be written there, or what is ``read`` would be lost; what is there stays as it is."""
+def check_writable(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise if ``path`` cannot be written, or if it is one of the ``inputs``.  An existing file is not changed."""
     is_new = not Path(path).exists()
-    if not is_new and any(Path(other).exists() and Path(other).samefile(path) for other in read):
-        raise InvalidInput(f"{path}: expected another file than the logs to write to, got one of them.")
+    if not is_new and any(Path(other).exists() and Path(other).samefile(path) for other in inputs):
+        raise InvalidInput(f"{path}: expected a file to write to, got one of the logs. Choose another name.")
     try:
         with open(path, "ab"):
             pass
         if is_new:
             Path(path).unlink()
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise cannot_write(path, error) from error
 
 
-def unwritable(path: str | Path, error: OSError) -> InvalidInput:
-    return InvalidInput(f"{path}: expected a file that can be written, but {error.strerror}.")
+def cannot_write(path: str | Path, error: OSError) -> InvalidInput:
+    return InvalidInput(f"cannot write {path}: {(error.strerror or str(error)).lower()}.")

@@ -1,7 +1,7 @@
-"""Many lines of an access log at once, into columns: when, who and the request line.
+"""Many lines of an access log at once, into columns: time, client and request line.
 
-For lines that look like most: neither identity nor user, a whole second, no quote within the request.  An odd line is
-handed back as it stands.  ``native/columns.c`` does the same, several times as fast.
+This covers the usual line: no identity, no user, whole seconds, no quote or backslash in the request.  Any other line
+is returned as it is.  ``native/columns.c`` is the twin, several times as fast.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from ratekeeper.units import SECOND
 if TYPE_CHECKING:
     from typing import Protocol
 
-    # Times, clients and request lines; and odd lines, each with its place among those and its number in the piece.
-    Taken = tuple[list[int], list[str], list[str], list[tuple[int, int, bytes]]]
+    # Times, clients and request lines.  And the unusual lines, each with its place among the others and its number.
+    LogColumns = tuple[list[int], list[str], list[str], list[tuple[int, int, bytes]]]
 
     class ReadsColumns(Protocol):
-        def read(self, piece: bytes, /) -> Taken: ...
+        def read(self, piece: bytes, /) -> LogColumns: ...
 
 
 MOST_STAMPS = 4096
 SECONDS = {f":{second:02}": second * SECOND for second in range(60)}
 CLOCK = {f":{hour:02}:{minute:02}": (hour * 60 + minute) * 60 * SECOND for hour in range(24) for minute in range(60)}
-ALIKE = r' - - \[(.{26})\] "([^"\\\n]+)".*'
-# The simplest class is the fastest by far; a line without a space swallows the next, so what was found must be counted.
-COLUMNS = re.compile(rf"([^ ]+){ALIKE}\n")
-PIECE = re.compile(rf"(?:([^ \n]+){ALIKE}|.*)\n")
+USUAL = r' - - \[(.{26})\] "([^"\\\n]+)".*'
+# The simplest character class is the fastest by far.  It lets a line without a space swallow the next line, so the
+# matches must be counted.
+ALL_USUAL = re.compile(rf"([^ ]+){USUAL}\n")
+ANY_LINE = re.compile(rf"(?:([^ \n]+){USUAL}|.*)\n")
 
 
-class Stamps(dict[str, int]):
-    """``01/Aug/1995:23:59:59 -0400`` -> microseconds since 1970, with the zone or as if it were UTC."""
+class StampCache(dict[str, int]):
+    """``01/Aug/1995:23:59:59 -0400`` -> microseconds since 1970, by the written zone or as if it were UTC."""
 
     def __init__(self, zones: bool) -> None:
         self.zones = zones
-        self.start = 0  # of the last day that was asked for,
-        self.day = ""  # and the day and
-        self.zone = ""  # zone themselves
+        self.midnight = 0  # of the last day, in microseconds
+        self.day = ""  # the last day
+        self.zone = ""  # and its zone
 
     def __missing__(self, text: str) -> int:
         if text[:11] != self.day or text[20:] != self.zone:
             local, offset = parse_stamp(f"{text[:11]}:00:00:00{text[20:]}")
-            self.start = local - offset if self.zones else local
+            self.midnight = local - offset if self.zones else local
             self.day, self.zone = text[:11], text[20:]
-        at = self.start + CLOCK[text[11:17]] + SECONDS[text[17:20]]
+        at = self.midnight + CLOCK[text[11:17]] + SECONDS[text[17:20]]
         if not 0 <= at < LATEST:
             raise ValueError(text)
         if len(self) >= MOST_STAMPS:
@@ -56,45 +57,45 @@ class Stamps(dict[str, int]):
 
 
 class Columns:
-    """Takes lines of access logs apart, with the zones of their stamps or without."""
+    """Splits lines of access logs into columns; ``zones`` says whether to use the zones of the timestamps."""
 
     def __init__(self, zones: bool) -> None:
-        self.stamps = Stamps(zones)
+        self.stamps = StampCache(zones)
 
-    def read(self, piece: bytes, /) -> Taken:
-        """Times, clients and requests of whole lines; and the odd lines, each with its place and number."""
-        text = decoded(piece)
+    def read(self, piece: bytes, /) -> LogColumns:
+        """Return the times, clients and requests of complete lines, and the unusual lines."""
+        text = decode(piece)
         lines = text.count("\n")
-        found = COLUMNS.split(text)  # three words of each line, and what lies between two lines: nothing
-        if len(found) == 4 * lines + 1 and found[::4].count("") == lines + 1:
+        cells = ALL_USUAL.split(text)  # of each line three groups, and the empty text between two lines
+        if len(cells) == 4 * lines + 1 and cells[::4].count("") == lines + 1:
             try:
-                return list(map(self.stamps.__getitem__, found[2::4])), found[1::4], found[3::4], []
-            except (LookupError, ValueError):  # there is some odd time
+                return list(map(self.stamps.__getitem__, cells[2::4])), cells[1::4], cells[3::4], []
+            except (LookupError, ValueError):  # an unusual timestamp
                 pass
         return self.read_lines(text, piece.split(b"\n"))
 
-    def read_lines(self, text: str, lines: list[bytes]) -> Taken:
-        """The same where some line is odd."""
+    def read_lines(self, text: str, lines: list[bytes]) -> LogColumns:
+        """Read a piece that has unusual lines."""
         times: list[int] = []
         clients: list[str] = []
-        texts: list[str] = []
-        odd = []
-        for number, (client, stamp, request) in enumerate(PIECE.findall(text)):
+        requests: list[str] = []
+        unusual = []
+        for number, (client, stamp, request) in enumerate(ANY_LINE.findall(text)):
             try:
                 times.append(self.stamps[stamp])
             except (LookupError, ValueError):
-                odd.append((len(times), number + 1, lines[number]))
+                unusual.append((len(times), number + 1, lines[number]))
             else:
                 clients.append(client)
-                texts.append(request)
-        return times, clients, texts, odd
+                requests.append(request)
+        return times, clients, requests, unusual
 
 
-def decoded(raw: bytes) -> str:
-    """The text of a log, whatever bytes stand in it."""
+def decode(raw: bytes) -> str:
+    """Decode the text of a log, whatever bytes it has."""
     return raw.decode("utf-8", "backslashreplace")
 
 
-def columns(zones: bool) -> ReadsColumns:
-    """The faster of the two that is there."""
+def column_reader(zones: bool) -> ReadsColumns:
+    """Return the fastest reader that is available."""
     return Columns(zones) if core is None else core.Columns(zones)

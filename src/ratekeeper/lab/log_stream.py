@@ -1,9 +1,9 @@
 """Log files -> one stream of events in the order of time, in blocks, in constant memory.
 
-Files may be compressed (gzip, zstd, bzip2, xz, told by their first bytes) and ``-`` is the standard input.  Lines
-of one log are nearly in order: a server writes a line when a request ends.  So some seconds are held back and
-sorted; what comes later still is counted where the stream has arrived, and reported as late.  A clock that was set
-back runs on from where it was, so that the time between two lines stays true.
+Files may be compressed (gzip, zstd, bzip2 or xz, recognised by their first bytes), and ``-`` is the standard input.
+The lines of a log are nearly in order: a server writes a line when a request ends.  So the last seconds are held back
+and sorted.  A line that comes even later is moved to the current time of the stream and counted as late.  If the
+server's clock was set back, the later lines are shifted, so that the time between two lines stays correct.
 """
 
 from __future__ import annotations
@@ -27,72 +27,72 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 17
 LONGEST_LINE = 1 << 16
-SLACK = 10 * SECOND
+SLACK = 10 * SECOND  # how long events are held back to be sorted
 
 
-class Source:
+class LogSource:
     """One log file, read from start to end."""
 
     def __init__(self, path: str, reader: LineReader) -> None:
         self.path = path
         self.reader = reader
         self.late = 0
-        self.shift = 0  # microseconds that the clock was set back
-        self.set_back = 0  # how often it was
-        self.broken = ""  # why the file could not be read to its end
+        self.shift = 0  # microseconds that later lines are moved, because the clock was set back
+        self.clock_resets = 0  # how often the clock was set back
+        self.error = ""  # why the file could not be read to its end
         self.raw: BinaryIO = open_raw(path)
         self.size = 0 if path == "-" else Path(path).stat().st_size
         self.stream = decompressed(self.raw, path)
 
     @property
     def position(self) -> int:
-        """How many bytes of the file are read; 0 where that cannot be known."""
+        """How many bytes of the file are read; 0 for the standard input."""
         return self.raw.tell() if self.size else 0
 
     def pieces(self) -> Iterator[bytes]:
-        """Some whole lines at a time."""
+        """Yield complete lines, many at a time."""
         rest = b""
-        mark = codecs.BOM_UTF8
+        byte_order_mark = codecs.BOM_UTF8
         while True:
             try:
                 chunk = self.stream.read(CHUNK)
-            except Exception as error:  # of whichever decompressor: what was read until here is good
-                self.broken = str(error) or type(error).__name__
+            except Exception as error:  # each decompressor has errors of its own; what was read so far is good
+                self.error = str(error) or type(error).__name__
                 chunk = rest = b""
             if not chunk:
                 if rest:
-                    yield rest.removeprefix(mark) + b"\n"
+                    yield rest.removeprefix(byte_order_mark) + b"\n"
                 return
             cut = chunk.rfind(b"\n") + 1
             if not cut:
-                rest = (rest + chunk)[:LONGEST_LINE]  # what goes beyond is dropped
+                rest = (rest + chunk)[:LONGEST_LINE]  # the rest of a line that long is dropped
                 continue
-            whole = rest + chunk[:cut]
+            piece = rest + chunk[:cut]
             rest = chunk[cut:]
-            yield whole.removeprefix(mark)
-            mark = b""  # it stands before the first line only
+            yield piece.removeprefix(byte_order_mark)
+            byte_order_mark = b""  # only the first line can have one
 
     def blocks(self) -> Iterator[Block]:
-        """Events in order, some at a time."""
-        held = Block([], [], [])
+        """Yield the events in order, many at a time."""
+        pending = Block([], [], [])
         reached = 0
         for piece in self.pieces():
             block = self.reader.read(piece)
             if block and (self.shift or block.times[-1] < reached):
-                self.set_right(block, reached)
-            held = (held.followed_by(block) if held else block).in_order()
-            if not held:
+                self.correct_clock(block, reached)
+            pending = (pending.followed_by(block) if pending else block).in_order()
+            if not pending:
                 continue
-            cut = bisect_right(held.times, held.times[-1] - SLACK)
+            cut = bisect_right(pending.times, pending.times[-1] - SLACK)
             if cut:
-                ready, held = held.part(0, cut), held.part(cut, len(held))
+                ready, pending = pending.part(0, cut), pending.part(cut, len(pending))
                 yield self.not_before(ready, reached)
                 reached = ready.times[-1]
-        if held:
-            yield self.not_before(held, reached)
+        if pending:
+            yield self.not_before(pending, reached)
 
-    def set_right(self, block: Block, reached: int) -> None:
-        """Move what is late as far as the clock went back; a few late lines are no sign of that, most of them are."""
+    def correct_clock(self, block: Block, reached: int) -> None:
+        """Shift a block whose clock was set back.  A few late lines are no sign of that, a majority of them is."""
         times = block.times
         behind = [at for at in times if at < reached]
         if len(behind) <= len(times) // 2:
@@ -100,11 +100,11 @@ class Source:
             return
         if behind[-1] + self.shift < reached:
             self.shift = reached - behind[0]
-            self.set_back += 1
+            self.clock_resets += 1
         block.times = [at + self.shift if at < reached else at for at in times]
 
     def not_before(self, block: Block, reached: int) -> Block:
-        """Events that come before what the stream has reached happen now: time does not go back."""
+        """Move late events to the time that the stream has reached: time must not run backwards."""
         late = bisect_left(block.times, reached)
         if late:
             self.late += late
@@ -122,12 +122,12 @@ def open_raw(path: str) -> BinaryIO:
     try:
         return open(path, "rb")
     except OSError as error:
-        raise InvalidInput(f"{path}: expected a log file that can be read, but {error.strerror}.") from error
+        raise InvalidInput(f"cannot read {path}: {(error.strerror or str(error)).lower()}.") from error
 
 
 def decompressed(raw: Any, path: str) -> Any:
-    """What reads plain bytes from ``raw``, whatever its first bytes say that it is."""
-    if not hasattr(raw, "peek"):  # a standard input that was put in the place of the real one
+    """Wrap ``raw`` in the decompressor that its first bytes ask for."""
+    if not hasattr(raw, "peek"):  # the standard input was replaced, in a test for example
         raw = io.BufferedReader(raw)
     start = raw.peek(6)[:6]
     if start.startswith(b"\x1f\x8b"):
@@ -147,57 +147,57 @@ def decompressed(raw: Any, path: str) -> Any:
             import zstandard
         except ImportError as error:
             raise InvalidInput(
-                f"{path}: expected zstandard to be installed to read it. Run: pip install 'ratekeeper[lab]'"
+                f"{path}: expected zstandard to be installed, to decompress it. Run: pip install 'ratekeeper[lab]'"
             ) from error
-        return Frames(raw, zstandard.ZstdDecompressor())
+        return ZstdReader(raw, zstandard.ZstdDecompressor())
     return raw
 
 
-class Frames:
-    """Reads zstd frames, one after the other, and notices one that breaks off, which the library's reader does not."""
+class ZstdReader:
+    """Reads consecutive zstd frames.  Unlike the library's own reader it notices a frame that ends too early."""
 
     def __init__(self, raw: BinaryIO, decompressor: Any) -> None:
         self.raw = raw
         self.decompressor = decompressor
         self.frame = decompressor.decompressobj()
-        self.fresh = True  # nothing of the present frame was read yet
-        self.left = b""
+        self.at_frame_start = True
+        self.unread = b""
 
     def read(self, size: int) -> bytes:
-        """Some bytes, mostly more than ``size``; none at the end."""
+        """Return some bytes, mostly more than ``size``; none at the end."""
         while True:
-            chunk = self.left or self.raw.read(size)
-            self.left = b""
+            chunk = self.unread or self.raw.read(size)
+            self.unread = b""
             if not chunk:
-                if self.fresh:
+                if self.at_frame_start:
                     return b""
                 raise EOFError("Compressed file ended before the end-of-stream marker was reached")
-            plain: bytes = self.frame.decompress(chunk)
-            self.fresh = False
+            text: bytes = self.frame.decompress(chunk)
+            self.at_frame_start = False
             if self.frame.eof:
-                self.left = self.frame.unused_data
-                self.frame, self.fresh = self.decompressor.decompressobj(), True
-            if plain:
-                return plain
+                self.unread = self.frame.unused_data
+                self.frame, self.at_frame_start = self.decompressor.decompressobj(), True
+            if text:
+                return text
 
 
-def merged(sources: list[Source]) -> Iterator[Block]:
-    """The events of all sources in the order of time."""
+def merge_by_time(sources: list[LogSource]) -> Iterator[Block]:
+    """Yield the events of all sources in the order of time."""
     if len(sources) == 1:
         yield from sources[0].blocks()
         return
-    waiting = [(stream, block) for source in sources for stream in [source.blocks()] for block in islice(stream, 1)]
-    while waiting:
-        # Up to the earliest end of a block nothing more can come from any of them.
-        horizon = min(block.times[-1] for _, block in waiting)
+    streams = [(stream, block) for source in sources for stream in [source.blocks()] for block in islice(stream, 1)]
+    while streams:
+        # No source can yield anything earlier than the end of its current block.
+        horizon = min(block.times[-1] for _, block in streams)
         ready = Block([], [], [])
-        after = []
-        for stream, block in waiting:
+        remaining = []
+        for stream, block in streams:
             cut = bisect_right(block.times, horizon)
             ready = ready.followed_by(block.part(0, cut))
             if cut < len(block):
-                after.append((stream, block.part(cut, len(block))))
+                remaining.append((stream, block.part(cut, len(block))))
             else:
-                after += [(stream, following) for following in islice(stream, 1)]
-        waiting = after
+                remaining += [(stream, following) for following in islice(stream, 1)]
+        streams = remaining
         yield ready.in_order()

@@ -1,4 +1,4 @@
-"""Pictures (PNG, SVG, PDF), drawn by matplotlib."""
+"""Plots as PNG, SVG or PDF files, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ratekeeper.lab.outcome import Replay
     from ratekeeper.lab.simulate import Simulation
 
-# Told apart by people who see colours differently, on white and on black.
+# Distinct for colour-blind readers, on white and on black.
 ADMITTED, REFUSED, ASKED = "#2a9d8f", "#e76f51", "#8d99ae"
 FORMATS = (".png", ".svg", ".pdf")
 
 
 def figure(size: tuple[float, float]) -> Any:
-    """A matplotlib figure that needs no screen."""
+    """Make a matplotlib figure that needs no screen."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -29,7 +29,8 @@ def figure(size: tuple[float, float]) -> Any:
     return Figure(figsize=size, layout="constrained")
 
 
-def picture_path(path: str | Path) -> str:
+def check_plot_path(path: str | Path) -> str:
+    """Return ``path`` as text; raise if no plot can be written there."""
     name = str(path)
     if not name.lower().endswith(FORMATS):
         raise InvalidInput(f"plot {name!r}: expected a name that ends in {', '.join(FORMATS)}.")
@@ -38,11 +39,11 @@ def picture_path(path: str | Path) -> str:
 
 
 def save_lanes(simulation: Simulation, path: str | Path) -> None:
-    """Draw the lanes, one below the other, into a PNG, SVG or PDF file."""
-    name = picture_path(path)
+    """Draw the lanes one below the other into a PNG, SVG or PDF file."""
+    name = check_plot_path(path)
     lanes = simulation.lanes
-    drawn = figure((11, 1.2 + 1.5 * len(lanes)))
-    axes = drawn.subplots(len(lanes), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    plot = figure((11, 1.2 + 1.5 * len(lanes)))
+    axes = plot.subplots(len(lanes), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axis, lane in zip(axes, lanes, strict=True):
         seconds = [number * lane.bin_seconds for number in range(len(lane.asked_in_bin))]
         draw_stack(axis, seconds, lane.bin_seconds, lane.admitted_in_bin, lane.refused_in_bin)
@@ -54,8 +55,8 @@ def save_lanes(simulation: Simulation, path: str | Path) -> None:
         )
     axes[0].legend(loc="upper right", fontsize=8, frameon=False, ncols=2)
     axes[-1].set_xlabel("seconds")
-    drawn.suptitle(f"{simulation.traffic.name}: {len(simulation.traffic):,} calls", fontsize=11)
-    drawn.savefig(name, dpi=130)
+    plot.suptitle(f"{simulation.traffic.name}: {len(simulation.traffic):,} calls", fontsize=11)
+    plot.savefig(name, dpi=130)
 
 
 def draw_stack(axis: Any, starts: list[float], width: float, admitted: Sequence[int], refused: Sequence[int]) -> None:
@@ -66,23 +67,21 @@ def draw_stack(axis: Any, starts: list[float], width: float, admitted: Sequence[
 
 
 def save_replay(replay: Replay, path: str | Path) -> None:
-    """Draw the course of a replay, and who was refused, into a PNG, SVG or PDF file."""
-    name = picture_path(path)
-    drawn = figure((11, 6))
-    over, below = drawn.subplots(2, 1, height_ratios=[3, 2])
+    """Draw a replay over time, and which clients it refuses, into a PNG, SVG or PDF file."""
+    name = check_plot_path(path)
+    plot = figure((11, 6))
+    timeline, ranks = plot.subplots(2, 1, height_ratios=[3, 2])
     starts = [number * replay.bin_seconds / 3600 for number in range(len(replay.asked_in_bin))]
-    admitted = [asked - lost for asked, lost in zip(replay.asked_in_bin, replay.refused_in_bin, strict=True)]
-    draw_stack(over, starts, replay.bin_seconds / 3600, admitted, replay.refused_in_bin)
-    over.set_xlabel(f"hours since {replay.bins_at}")
-    over.set_title(f"{replay.requests:,} requests, {replay.refused:,} refused", loc="left", fontsize=10)
-    over.legend(loc="upper right", fontsize=8, frameon=False, ncols=2)
-    ranks = [rank.rank for rank in replay.ranks]
+    draw_stack(timeline, starts, replay.bin_seconds / 3600, replay.admitted_in_bin, replay.refused_in_bin)
+    timeline.set_xlabel(f"hours since {replay.bins_at}")
+    timeline.set_title(f"{replay.requests:,} requests, {replay.refused:,} refused", loc="left", fontsize=10)
+    timeline.legend(loc="upper right", fontsize=8, frameon=False, ncols=2)
     shares = [100 * rank.clients_refused / max(1, rank.clients) for rank in replay.ranks]
-    below.barh(ranks, shares, color=REFUSED)
-    below.invert_yaxis()
-    below.set_xlim(0, 100)
-    below.set_title(
-        "clients that are ever refused, in percent of their rank by busiest minute", loc="left", fontsize=10
+    ranks.barh([rank.rank for rank in replay.ranks], shares, color=REFUSED)
+    ranks.invert_yaxis()
+    ranks.set_xlim(0, 100)
+    ranks.set_title(
+        "clients that are refused at least once, in percent of their rank by busiest minute", loc="left", fontsize=10
     )
-    below.spines[["top", "right"]].set_visible(False)
-    drawn.savefig(name, dpi=130)
+    ranks.spines[["top", "right"]].set_visible(False)
+    plot.savefig(name, dpi=130)

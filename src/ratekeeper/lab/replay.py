@@ -1,20 +1,21 @@
-"""replay: a rules file over yesterday's access log, by the rules and stores of production, on the log's own time."""
+"""replay: run a rules file over an access log, with the production code, on the time of the log."""
 
 from __future__ import annotations
 
 import gc
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
-from ratekeeper.lab.compare import Difference
-from ratekeeper.lab.counts import MINUTE, Busiest, ReplayCounts
+from ratekeeper.lab.compare import ComparisonCounts
+from ratekeeper.lab.counts import MINUTE, BusiestStretch, ReplayCounts
 from ratekeeper.lab.decide_log import LogDecider
 from ratekeeper.lab.log_lines import LineReader
-from ratekeeper.lab.log_stream import Source, merged
+from ratekeeper.lab.log_stream import LogSource, merge_by_time
 from ratekeeper.lab.outcome import RANKS, ClientOutcome, PathOutcome, RankOutcome, Replay, RuleOutcome
 from ratekeeper.lab.suggest import Arrivals
 from ratekeeper.rules.policy import Policy
@@ -23,13 +24,13 @@ from ratekeeper.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ratekeeper.lab.counts import Client
+    from ratekeeper.lab.counts import ClientCounts
 
     Progress = Callable[[str, int, int], object]
     Rules = str | Path | Mapping[str, Any]
 
-PLAYED = 20_000  # events that the interactive page gets
-IN_EVERY_LINE = ("ip", "all", "method", "route")
+MOST_PLAYED = 20_000  # events in the sample of the interactive report
+IN_EVERY_LOG = ("ip", "all", "method", "route")  # sources of keys
 
 
 def replay(
@@ -49,9 +50,9 @@ def replay(
 ) -> Replay:
     """Run rules over access logs: ``replay("access.log", "rules.toml")``; ``-`` is the standard input.
 
-    ``against`` are the rules in force now: what ``rules`` would change is in ``comparison``.  ``suggest=0.001`` looks
-    for the least limit of each rule that refuses at most that share of its clients.  ``zone="ignored"`` reads all
-    stamps as UTC.  ``anonymous`` numbers the clients.
+    ``against`` are the current rules: ``comparison`` then says what ``rules`` would change.  ``suggest=0.001`` finds,
+    for each rule, the lowest limit that refuses at most that share of its clients.  ``zone="ignored"`` reads all
+    timestamps as UTC.  ``anonymous`` replaces the names of clients by numbers.
     """
     paths = [str(logs)] if isinstance(logs, (str, Path)) else [str(log) for log in logs]
     if not paths:
@@ -59,50 +60,47 @@ def replay(
     if suggest is not None and not 0 <= suggest < 1:
         raise InvalidInput(f"suggest: expected a share from 0 to 1, such as 0.001, got {suggest!r}.")
     with ExitStack() as closing:
-        closing.enter_context(seldom_collecting())
+        closing.enter_context(rare_garbage_collection())
         clock = VirtualClock()
-        policy = opened(rules, store, clock, functions, closing)
+        policy = open_policy(rules, store, clock, functions, closing)
         decider = LogDecider(policy, clock)
-        other = None
+        comparison = None
         if against is not None:
-            before = opened(against, store, clock, functions, closing)
-            other = Difference(LogDecider(before, clock))
+            comparison = ComparisonCounts(LogDecider(open_policy(against, store, clock, functions, closing), clock))
+        wants_facts = any(source not in ("ip", "all") for rule in policy.rules for source in rule.by)
         sources = []
         for path in paths:
-            wants = any(name not in ("ip", "all") for rule in policy.rules for name in rule.by)
-            reader = LineReader(path, format, fields or {}, zone, wants_facts=wants)
-            source = Source(path, reader)
+            source = LogSource(path, LineReader(path, format, fields or {}, zone, wants_facts))
             closing.callback(source.close)
             sources.append(source)
         arrivals = Arrivals(policy) if suggest is not None else None
-        tally = ReplayCounts([rule.name for rule in policy.rules])
-        busiest = Busiest(PLAYED)
+        counts = ReplayCounts([rule.name for rule in policy.rules])
+        busiest = BusiestStretch(MOST_PLAYED)
         total = sum(source.size for source in sources)
-        for block in merged(sources):
+        for block in merge_by_time(sources):
             refusals = decider.decide(block)
-            tally.add(block, refusals, decider)
+            counts.add(block, refusals, decider)
             busiest.add(block)
             if arrivals is not None:
                 arrivals.add(block, decider)
-            if other is not None:
-                other.add(block, refusals, decider)
+            if comparison is not None:
+                comparison.add(block, refusals, decider)
             if progress is not None:
                 progress("reading", sum(source.position for source in sources), total)
-        tally.finish(decider)
-        found = outcome(sources, policy, tally, busiest, top)
-        suggestions = arrivals.suggestions(suggest or 0.0, progress) if arrivals is not None else ()
-        made = Replay(
-            **found,
-            suggestions=suggestions,
-            comparison=other.comparison(top) if other is not None else None,
-            warnings=(*policy.warnings, *untold(policy, {name for source in sources for name in source.reader.told})),
+        counts.finish(decider)
+        fact_names = {name for source in sources for name in source.reader.fact_names}
+        result = Replay(
+            **figures(sources, policy, counts, busiest, top),
+            suggestions=arrivals.suggestions(suggest or 0.0, progress) if arrivals is not None else (),
+            comparison=comparison.comparison(top) if comparison is not None else None,
+            warnings=(*policy.warnings, *log_warnings(policy, fact_names)),
         )
-        return anonymised(made) if anonymous else made
+        return anonymised(result) if anonymous else result
 
 
 @contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """Let Python look for circular garbage less often: here is none, and the looking took a fifth of the time."""
+def rare_garbage_collection() -> Iterator[None]:
+    """Collect cyclic garbage less often: a replay makes none, and looking for it took a fifth of the time."""
     before = gc.get_threshold()
     gc.set_threshold(200_000, 20, 100)
     try:
@@ -111,180 +109,185 @@ def seldom_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def untold(policy: Policy, told: set[str]) -> list[str]:
-    """What these rules ask and the log does not say; ``told`` are the facts that it has beside the request."""
+def log_warnings(policy: Policy, fact_names: set[str]) -> list[str]:
+    """Name the rules that need something that the log does not have; ``fact_names`` are the facts that it has."""
     leased = [rule.name for rule in policy.rules if any(limit.is_leased for limit in rule.limits.values())]
-    found = [f"{name} limits what is in flight, which a log does not tell: here it refuses nobody." for name in leased]
+    lines = [f"{name} limits concurrency; a log has no durations, so this rule refused nothing." for name in leased]
     for rule in policy.rules:
         for part in rule.by:
-            own = [name for name, _ in policy.program.identity.user_sources] if part == "user" else [part]
-            names = {str(name).partition(":")[2].lower() if ":" in str(name) else str(name) for name in own}
-            if part not in IN_EVERY_LINE and names.isdisjoint(told):
-                found.append(f"{rule.name} counts by {part}, which this log does not tell: here everybody lacks it.")
-    return found
+            sources = [str(name) for name, _ in policy.program.identity.user_sources] if part == "user" else [str(part)]
+            names = {source.partition(":")[2].lower() if ":" in source else source for source in sources}
+            if part not in IN_EVERY_LOG and names.isdisjoint(fact_names):
+                lines.append(
+                    f"{rule.name} counts by {part}; the log has no {part} field, so this rule counted by address."
+                )
+    return lines
 
 
-def opened(
+def open_policy(
     rules: Rules, store: str, clock: VirtualClock, functions: Mapping[str, Any] | None, closing: ExitStack
 ) -> Policy:
-    """The policy of a file or a dictionary, on the lab's own store and clock."""
-    place = open_in_virtual_time(store, clock)
-    closing.callback(place.close)
+    """Open the policy of a file or a dictionary, on a store of the lab and on its clock."""
+    opened_store = open_in_virtual_time(store, clock)
+    closing.callback(opened_store.close)
     if isinstance(rules, (str, Path)):
-        policy = Policy.load(rules, store=place, clock=clock, functions=functions)
+        policy = Policy.load(rules, store=opened_store, clock=clock, functions=functions)
     else:
-        policy = Policy.parse(dict(rules), store=place, clock=clock, functions=functions)
+        policy = Policy.parse(dict(rules), store=opened_store, clock=clock, functions=functions)
     closing.callback(policy.close)
-    identity = policy.program.identity
-    identity.user_sources.append(("app:user", identity.source("app:user")))  # as the log says, whatever token told it
+    # A log has the user, but not the token or the key that the user was read from.
+    policy.program.identity.add_user_source("app:user")
     return policy
 
 
-def outcome(sources: list[Source], policy: Policy, tally: ReplayCounts, busiest: Busiest, top: int) -> dict[str, Any]:
-    known = [(name, client) for name, client in tally.clients.items() if client.asked]
-    folded = sum(tally.folded.values())
-    ranks = ranked(known, tally)
-    refused = [client_outcome(name, client) for name, client in known if client.refused]
-    refused.sort(key=lambda one: (-one.refused, one.client))
+def figures(
+    sources: list[LogSource], policy: Policy, counts: ReplayCounts, busiest: BusiestStretch, top: int
+) -> dict[str, Any]:
+    clients = [(name, client) for name, client in counts.clients.items() if client.requests]
+    merged = sum(counts.merged_clients.values())
+    ranks = rank_clients(clients, counts)
+    refused = [client_outcome(name, client) for name, client in clients if client.refused]
+    refused.sort(key=lambda client: (-client.refused, client.client))
     everyone = refused + sorted(
-        [client_outcome(name, client) for name, client in known if not client.refused],
-        key=lambda one: (-one.requests, one.client),
+        [client_outcome(name, client) for name, client in clients if not client.refused], key=most_requests_first
     )
     calm = ranks[2:]
     return {
         "logs": tuple([source.path for source in sources]),
-        "rules": tuple([rule_outcome(policy, tally, name) for name in tally.rules]),
+        "rules": tuple([rule_outcome(policy, counts, name) for name in counts.rules]),
         "lines": sum(source.reader.lines for source in sources),
         "bad_lines": sum(source.reader.bad for source in sources),
-        "bad_shown": tuple([line for source in sources for line in source.reader.shown]),
+        "bad_shown": tuple([line for source in sources for line in source.reader.bad_examples]),
         "late_lines": sum(source.late for source in sources),
-        "set_back": sum(source.set_back for source in sources),
-        "broken": tuple([f"{source.path}: {source.broken}" for source in sources if source.broken]),
+        "set_back": sum(source.clock_resets for source in sources),
+        "broken": tuple([f"{source.path}: {source.error}" for source in sources if source.error]),
         "zones": tuple([source.reader.zone for source in sources]),
-        "requests": tally.requests,
-        "refused": tally.refused,
-        "refused_in_shadow": tally.shadow,
-        "clients": len(known) + folded,
+        "requests": counts.requests,
+        "refused": counts.refused,
+        "refused_in_shadow": counts.shadow,
+        "clients": len(clients) + merged,
         "clients_refused": len(refused),
-        "first_at": (told(tally.first_at) or "") if tally.requests else "",
-        "last_at": (told(tally.last_at) or "") if tally.requests else "",
-        "seconds": (tally.last_at - tally.first_at) / SECOND,
+        "first_at": (utc_text(counts.first_at) or "") if counts.requests else "",
+        "last_at": (utc_text(counts.last_at) or "") if counts.requests else "",
+        "seconds": (counts.last_at - counts.first_at) / SECOND,
         "calm_clients": sum(rank.clients for rank in calm),
         "calm_clients_refused": sum(rank.clients_refused for rank in calm),
         "ranks": tuple(ranks),
-        "top_clients": tuple(sorted(everyone, key=lambda one: (-one.requests, one.client))[:top]),
+        "top_clients": tuple(sorted(everyone, key=most_requests_first)[:top]),
         "top_refused": tuple(refused[:top]),
         "top_paths": tuple(
-            [PathOutcome(path, count, tally.refused_paths[path]) for path, count in tally.paths.most_common(top)]
+            [PathOutcome(path, count, counts.refused_paths[path]) for path, count in counts.paths.most_common(top)]
         ),
         "top_refused_paths": tuple(
-            [PathOutcome(path, tally.paths[path], count) for path, count in tally.refused_paths.most_common(top)]
+            [PathOutcome(path, counts.paths[path], count) for path, count in counts.refused_paths.most_common(top)]
         ),
-        "bin_seconds": tally.timeline.width / SECOND,
-        "bins_at": told(max(0, tally.timeline.start)) or "",
-        "asked_in_bin": tally.timeline.asked,
-        "refused_in_bin": tally.timeline.refused,
-        "exact": not folded and tally.paths_are_exact,
-        "played": played(busiest),
+        "bin_seconds": counts.timeline.width / SECOND,
+        "bins_at": utc_text(max(0, counts.timeline.start)) or "",
+        "asked_in_bin": counts.timeline.requests,
+        "refused_in_bin": counts.timeline.refused,
+        "exact": not merged and counts.paths_are_exact,
+        "played": sample(busiest),
         "everyone": everyone,
     }
 
 
-def rule_outcome(policy: Policy, tally: ReplayCounts, name: str) -> RuleOutcome:
-    count = tally.rules[name]
+def most_requests_first(client: ClientOutcome) -> tuple[int, str]:
+    return -client.requests, client.client
+
+
+def rule_outcome(policy: Policy, counts: ReplayCounts, name: str) -> RuleOutcome:
+    rule_counts = counts.rules[name]
     rule = next((rule for rule in policy.rules if rule.name == name), None)
     limits = [f"{tier}: {limit}" if tier else str(limit) for tier, limit in rule.limits.items()] if rule else []
     return RuleOutcome(
         rule=name,
         limit="; ".join(limits) or "none",
         mode=rule.mode if rule else "enforce",
-        asked=count.asked,
-        refused=count.refused,
-        refused_in_shadow=count.shadow,
-        clients_refused=len(count.clients),
-        first_refused_at=told(count.first_at),
-        last_refused_at=told(count.last_at),
-        longest_wait=count.longest_wait,
+        asked=rule_counts.requests,
+        refused=rule_counts.refused,
+        refused_in_shadow=rule_counts.shadow,
+        clients_refused=len(rule_counts.clients),
+        first_refused_at=utc_text(rule_counts.first_refused_at),
+        last_refused_at=utc_text(rule_counts.last_refused_at),
+        longest_wait=rule_counts.longest_wait,
     )
 
 
-def client_outcome(name: str, client: Client) -> ClientOutcome:
+def client_outcome(name: str, client: ClientCounts) -> ClientOutcome:
     return ClientOutcome(
         client=name,
-        requests=client.asked,
-        busiest_minute=client.peak,
+        requests=client.requests,
+        busiest_minute=client.busiest_minute,
         refused=client.refused,
         rules=dict(client.rules),
-        first_refused_at=told(client.first_at),
-        last_refused_at=told(client.last_at),
-        longest_refused=client.longest / SECOND,
+        first_refused_at=utc_text(client.first_refused_at),
+        last_refused_at=utc_text(client.last_refused_at),
+        longest_refused=client.longest_stretch / SECOND,
     )
 
 
-def ranked(known: list[tuple[str, Client]], tally: ReplayCounts) -> list[RankOutcome]:
-    """Clients by their busiest minute: who is hit, the few that call most or the many that do not?"""
-    rows = [(client.peak, client.asked, client.refused, 1) for _, client in known]
-    rows += [(peak, asked, 0, count) for (peak, asked), count in tally.folded.items()]
+def rank_clients(clients: list[tuple[str, ClientCounts]], counts: ReplayCounts) -> list[RankOutcome]:
+    """Rank clients by their busiest minute: do the rules refuse the few busy ones or the many calm ones?"""
+    # Busiest minute, requests, refusals, and how many clients had just these.
+    rows = [(client.busiest_minute, client.requests, client.refused, 1) for _, client in clients]
+    rows += [(minute, requests, 0, number) for (minute, requests), number in counts.merged_clients.items()]
     rows.sort(reverse=True)
     total = sum(row[3] for row in rows)
-    found = []
-    place, index = 0, 0
+    ranks = []
+    ranked, index = 0, 0
     for _, upper, name in RANKS:
-        until = -(-total * round(upper * 1000) // 1000)  # the busiest rank has somebody in it, if anybody is there
+        until = -(-total * round(upper * 1000) // 1000)  # rounded up: the busiest rank is never empty
         members: list[tuple[int, int, int, int]] = []
-        while index < len(rows) and place < until:
-            peak, asked, refused, count = rows[index]
-            taken = min(count, until - place)
-            members.append((peak, asked, refused, taken))
-            place += taken
-            if taken < count:
-                rows[index] = (peak, asked, refused, count - taken)
+        while index < len(rows) and ranked < until:
+            minute, requests, refused, number = rows[index]
+            taken = min(number, until - ranked)
+            members.append((minute, requests, refused, taken))
+            ranked += taken
+            if taken < number:
+                rows[index] = (minute, requests, refused, number - taken)
             else:
                 index += 1
-        found.append(
+        ranks.append(
             RankOutcome(
                 rank=name,
                 clients=sum(taken for *_, taken in members),
                 clients_refused=sum(1 for _, _, refused, _ in members if refused),
-                requests=sum(asked * taken for _, asked, _, taken in members),
+                requests=sum(requests * taken for _, requests, _, taken in members),
                 refused=sum(refused for _, _, refused, _ in members),
-                least_per_minute=min((peak for peak, *_ in members), default=0),
+                least_per_minute=min((minute for minute, *_ in members), default=0),
             )
         )
-    return found
+    return ranks
 
 
-def played(busiest: Busiest) -> tuple[list[int], list[int], list[str]]:
-    """Times from the beginning of a minute, and the number of the client, of the busiest stretch."""
+def sample(busiest: BusiestStretch) -> tuple[list[int], list[int], list[str]]:
+    """Return the busiest stretch: times since the start of its minute, numbers of clients, and their names."""
     start = busiest.best[0].times[0] // MINUTE * MINUTE if busiest.best else 0
     numbers: dict[str, int] = {}
     who = [numbers.setdefault(client, len(numbers)) for block in busiest.best for client in block.clients]
     return [at - start for block in busiest.best for at in block.times], who, list(numbers)
 
 
-def told(at: int) -> str | None:
-    """``1995-08-01T04:00:01Z``; None for an instant that never came."""
+def utc_text(at: int) -> str | None:
+    """``1995-08-01T04:00:01Z``; None for a negative instant, which stands for "never"."""
     if at < 0:
         return None
-    stamp = datetime.fromtimestamp(at // SECOND, tz=UTC)
-    return stamp.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(at // SECOND, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def anonymised(made: Replay) -> Replay:
-    from dataclasses import replace
+def anonymised(result: Replay) -> Replay:
+    numbers = {client.client: f"client {number}" for number, client in enumerate(result.everyone, 1)}
 
-    numbers = {client.client: f"client {number}" for number, client in enumerate(made.everyone, 1)}
-
-    def hidden(clients: Iterable[ClientOutcome]) -> list[ClientOutcome]:
+    def renamed(clients: Iterable[ClientOutcome]) -> list[ClientOutcome]:
         return [replace(client, client=numbers[client.client]) for client in clients]
 
-    times, who, names = made.played
+    times, who, names = result.played
     return replace(
-        made,
-        top_clients=tuple(hidden(made.top_clients)),
-        top_refused=tuple(hidden(made.top_refused)),
-        everyone=hidden(made.everyone),
-        bad_shown=tuple([replace(line, text="") for line in made.bad_shown]),
-        comparison=made.comparison.anonymised(numbers) if made.comparison else None,
+        result,
+        top_clients=tuple(renamed(result.top_clients)),
+        top_refused=tuple(renamed(result.top_refused)),
+        everyone=renamed(result.everyone),
+        bad_shown=tuple([replace(line, text="") for line in result.bad_shown]),
+        comparison=result.comparison.anonymised(numbers) if result.comparison else None,
         played=(times, who, [numbers.get(name, "client") for name in names]),
     )

@@ -1,8 +1,8 @@
-"""What limit would refuse at most so many?  For each limit of a rule: the least count under which a client passes.
+"""Suggest limits: for each limit of a rule, the lowest count that refuses at most a share of its clients.
 
-As long as nobody is refused, what a client used does not depend on the limit; so a client that passes under one
-count passes under each higher one, and the least is found by halving, with the very rule that decides in production.
-Each limit is looked at by itself: what other rules would refuse counts too, so the answer is on the safe side.
+As long as a client is not refused, its use does not depend on the limit.  So a client that passes under one count
+passes under every higher one, and bisection finds the lowest, with the production rule.  Each limit is looked at by
+itself: requests that another rule would refuse count too, so a suggestion errs on the generous side.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.identity.identity import Caller
-from ratekeeper.lab.decide_log import MOST_KNOWN, is_over_time
+from ratekeeper.lab.decide_log import MOST_CACHED, limits_rate
 from ratekeeper.limit import LONGEST_LOG, Limit, LimitSet, empty_state
 from ratekeeper.units import SECOND
 
@@ -31,99 +31,99 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The least limit that refuses at most a share of the clients of a rule, in this log."""
+    """The lowest limit that refuses at most a share of the clients of a rule, in this log."""
 
     rule: str
-    now: str
+    now: str  # the limit of the rules file
     suggested: str
-    share: float  # that was asked for
+    share: float  # the share that the caller asked for
     clients: int
-    refused_now: int  # clients that the limit as it stands would ever refuse
-    refused_then: int
-    curve: tuple[tuple[int, int], ...] = field(repr=False)  # (count, clients that it would ever refuse)
+    refused_now: int  # clients that the current limit refuses at least once
+    refused_then: int  # clients that the suggested limit refuses at least once
+    curve: tuple[tuple[int, int], ...] = field(repr=False)  # pairs of a count and the clients that it refuses
 
 
 class Arrivals:
-    """When each subject of each limit came: eight bytes a request."""
+    """When each key of each limit made requests: eight bytes per request."""
 
     def __init__(self, policy: Policy) -> None:
         self.identity = policy.program.identity
-        # What a request costs must be known beforehand: a cost from a header or a body is not in a log.
+        # Only rules of constant cost: a log does not have the header or the body that other costs come from.
         self.counters = {counter.name: counter for counter in policy.program.counters if counter.constant}
         self.times: dict[tuple[str, Limit], dict[str, array[int]]] = {}
-        self.known: dict[tuple[str, str], tuple[Limit | LimitSet, str]] = {}
+        self.cache: dict[tuple[str, str], tuple[Limit | LimitSet, str]] = {}  # by rule and client
 
     def add(self, block: Block, decider: LogDecider) -> None:
-        for index, (at, client, text) in enumerate(zip(block.times, block.clients, block.texts, strict=True)):
-            way, facts = decider.way(text), block.facts.get(index)
-            for name in way.names:
-                if name not in self.counters:
+        for place, (at, client, text) in enumerate(zip(block.times, block.clients, block.request_lines, strict=True)):
+            line, facts = decider.request_line(text), block.facts.get(place)
+            is_cacheable = facts is None and line.selection_plan.keys is not None
+            for name in line.rule_names:
+                counter = self.counters.get(name)
+                if counter is None:
                     continue
-                found = self.known.get((name, client)) if facts is None and way.course.keys is not None else None
-                if found is None:
-                    counter = self.counters[name]
-                    caller = Caller(self.identity, decider.request(way, client, facts or {}))
-                    entry = counter.entry(caller)
-                    if entry is None or not is_over_time(entry):
+                limit_and_key = self.cache.get((name, client)) if is_cacheable else None
+                if limit_and_key is None:
+                    caller = Caller(self.identity, decider.request(line, client, facts or {}))
+                    tier_limit = counter.entry(caller)
+                    if tier_limit is None or not limits_rate(tier_limit):
                         continue
-                    found = entry.limit, counter.key(caller)
-                    if len(self.known) >= MOST_KNOWN:
-                        self.known.clear()
-                    if facts is None and way.course.keys is not None:
-                        self.known[name, client] = found
-                self.note(self.counters[name], *found, at)
+                    limit_and_key = tier_limit.limit, counter.key(caller)
+                    if len(self.cache) >= MOST_CACHED:
+                        self.cache.clear()
+                    if is_cacheable:
+                        self.cache[name, client] = limit_and_key
+                self.record(counter, *limit_and_key, at)
 
-    def note(self, counter: RuleCounter, limit: Limit | LimitSet, key: str, at: int) -> None:
+    def record(self, counter: RuleCounter, limit: Limit | LimitSet, key: str, at: int) -> None:
         for part in limit.parts:
-            subjects = self.times.setdefault((counter.name, part), {})
-            times = subjects.get(key)
+            by_key = self.times.setdefault((counter.name, part), {})
+            times = by_key.get(key)
             if times is None:
-                times = subjects[key] = array("q")
+                times = by_key[key] = array("q")
             times.extend([at] * counter.constant)
 
     def suggestions(self, share: float, progress: Progress | None = None) -> tuple[Suggestion, ...]:
-        found = []
-        for number, ((rule, limit), subjects) in enumerate(self.times.items()):
-            least = sorted(least_count(times, limit) for times in subjects.values())
-            found.append(suggestion(rule, limit, least, share))
+        results = []
+        for number, ((rule, limit), by_key) in enumerate(self.times.items()):
+            lowest = sorted(lowest_count(times, limit) for times in by_key.values())
+            results.append(suggestion(rule, limit, lowest, share))
             if progress is not None:
                 progress("looking for limits", number + 1, len(self.times))
-        return tuple(found)
+        return tuple(results)
 
 
-def suggestion(rule: str, limit: Limit, least: list[int], share: float) -> Suggestion:
-    """``least`` are the least counts of all subjects, in order."""
-    may_be_refused = int(len(least) * share)
-    count = least[len(least) - 1 - may_be_refused]
-    steps = sorted({least[place * (len(least) - 1) // 60] for place in range(61)} | {1, limit.count})
+def suggestion(rule: str, limit: Limit, lowest: list[int], share: float) -> Suggestion:
+    """Make a suggestion from the sorted lowest counts of all keys."""
+    may_be_refused = int(len(lowest) * share)
+    count = lowest[len(lowest) - 1 - may_be_refused]
+    steps = sorted({lowest[place * (len(lowest) - 1) // 60] for place in range(61)} | {1, limit.count})
     return Suggestion(
         rule=rule,
         now=str(limit),
         suggested=str(scaled(limit, count)),
         share=share,
-        clients=len(least),
-        refused_now=refused_under(least, limit.count),
-        refused_then=refused_under(least, count),
-        curve=tuple([(step, refused_under(least, step)) for step in steps]),
+        clients=len(lowest),
+        refused_now=refused_under(lowest, limit.count),
+        refused_then=refused_under(lowest, count),
+        curve=tuple([(step, refused_under(lowest, step)) for step in steps]),
     )
 
 
-def refused_under(least: Sequence[int], count: int) -> int:
-    return len(least) - bisect_left(least, count + 1)
+def refused_under(lowest: Sequence[int], count: int) -> int:
+    return len(lowest) - bisect_left(lowest, count + 1)
 
 
 def scaled(limit: Limit, count: int) -> Limit:
-    """The limit with another count; a burst of its own keeps its proportion."""
+    """Return the limit with another count; a burst of its own keeps its proportion."""
     burst = None
     if limit.algorithm in BUCKETS:
         burst = count if limit.burst == limit.count else max(1, -(-limit.burst * count // limit.count))
     return Limit(count, limit.micros / SECOND, burst=burst, algorithm=limit.algorithm, slices=limit.slices)
 
 
-def least_count(times: Sequence[int], limit: Limit) -> int:
-    """The least count under which none of these requests is refused."""
-    high = enough(len(times), limit)
-    low = 1
+def lowest_count(times: Sequence[int], limit: Limit) -> int:
+    """Return the lowest count under which none of these requests is refused."""
+    low, high = 1, passing_count(len(times), limit)
     while low < high:
         middle = (low + high) // 2
         if passes(times, scaled(limit, middle)):
@@ -133,11 +133,11 @@ def least_count(times: Sequence[int], limit: Limit) -> int:
     return low
 
 
-def enough(units: int, limit: Limit) -> int:
-    """A count that surely passes so much at once."""
-    count = units
+def passing_count(requests: int, limit: Limit) -> int:
+    """Return a count that admits this many requests at once."""
+    count = requests
     if limit.algorithm in BUCKETS and limit.burst < limit.count:
-        count = -(-units * limit.count // limit.burst)
+        count = -(-requests * limit.count // limit.burst)
     return min(count, LONGEST_LOG) if limit.algorithm == "sliding_log" else count
 
 

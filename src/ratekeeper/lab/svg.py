@@ -1,6 +1,6 @@
-"""Small pictures for the report, as SVG and HTML text; the page's style sheet colours them.
+"""Small charts for the report, as SVG and HTML; the style sheet of the page colours them.
 
-Words stand beside the SVG, not in it: a picture is squeezed on a telephone, and its words must not be.
+Labels are HTML beside the SVG: a narrow screen squeezes the SVG, and must not squeeze the letters.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from html import escape
 from math import log10
 from typing import TYPE_CHECKING
 
-from ratekeeper.lab.text import counted, duration
+from ratekeeper.lab.text import duration, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ratekeeper.lab.outcome import RankOutcome
 
-WIDE, HIGH = 960, 130
+WIDTH, HEIGHT = 960, 130
 
-Ticks = list[tuple[float, str]]  # how far from the left, 0 to 1, and what stands there
+Ticks = list[tuple[float, str]]  # the distance from the left, 0 to 1, and the label
 MOST_TICKS = 7
 DAY = 86_400
 STEPS = (
@@ -29,77 +29,77 @@ STEPS = (
 )
 
 
-def ticks_of(seconds: float, start: datetime | None = None) -> Ticks:
-    """Marks at round times of a stretch: since its beginning, or by the clock if it begins at ``start``."""
+def time_ticks(seconds: float, start: datetime | None = None) -> Ticks:
+    """Return ticks at round times: elapsed since 0, or by the clock if the stretch begins at ``start``."""
     step = next((step for step in STEPS if seconds / step <= MOST_TICKS), STEPS[-1])
     began = start.timestamp() if start else 0.0
-    # A mark's words begin where it stands, so there is none at the very end.
+    # A label extends to the right of its tick, so the last 7 % have none.
     numbers = range(-int(-began // step), int((began + 0.93 * seconds) / step) + 1)
-    return [((at - began) / seconds, told(at, step, start is not None)) for at in (step * n for n in numbers)]
+    return [((at - began) / seconds, tick_label(at, step, start is not None)) for at in (step * n for n in numbers)]
 
 
-def told(at: float, step: float, by_the_clock: bool) -> str:
+def tick_label(at: float, step: float, by_the_clock: bool) -> str:
     if not by_the_clock:
         return duration(at) if at else "0"
     stamp = datetime.fromtimestamp(at, UTC)
     return stamp.strftime("%b %d" if not at % DAY else "%H:%M" if not step % 60 else "%H:%M:%S")
 
 
-def stacked(admitted: Sequence[int], refused: Sequence[int], ticks: Ticks, most: int) -> str:
-    """Bars over time: what was admitted, and on top of it what was refused."""
-    step = WIDE / max(1, len(admitted))
+def stacked_bars(admitted: Sequence[int], refused: Sequence[int], ticks: Ticks, most: int) -> str:
+    """Draw bars over time: admitted below, refused on top."""
+    step = WIDTH / max(1, len(admitted))
     bars = []
-    for place, (low, high) in enumerate(zip(admitted, refused, strict=True)):
-        left, wide = place * step, step * 0.92
-        tall, lost = HIGH * low / max(1, most), HIGH * high / max(1, most)
+    for number, (low, high) in enumerate(zip(admitted, refused, strict=True)):
+        left, width = number * step, step * 0.92
+        low_height, high_height = HEIGHT * low / max(1, most), HEIGHT * high / max(1, most)
         if low:
-            bars.append(rectangle("a", left, HIGH - tall, wide, tall))
+            bars.append(rectangle("a", left, HEIGHT - low_height, width, low_height))
         if high:
-            bars.append(rectangle("r", left, HIGH - tall - lost, wide, lost))
-    return plot("".join(bars), f"{most:,}", "0", ticks)
+            bars.append(rectangle("r", left, HEIGHT - low_height - high_height, width, high_height))
+    return chart("".join(bars), f"{most:,}", "0", ticks)
 
 
-def ranks(rows: Sequence[RankOutcome]) -> str:
-    """For each rank of clients, the share that is ever refused."""
+def rank_bars(ranks: Sequence[RankOutcome]) -> str:
+    """Draw, for each rank of clients, the share that is refused at least once."""
     lines = []
-    for row in rows:
-        part = row.clients_refused / max(1, row.clients)
-        label = f"<b>{escape(row.rank)}</b>, {counted(row.clients, 'client')}"
-        if row.clients:
-            label += f", {row.least_per_minute:,} or more in a minute"
-        requests = f"{row.refused:,} of {row.requests:,} requests"
-        told = f"{100 * part:.1f} % are ever refused ({row.clients_refused:,}); {requests}"
-        bar = f'<div class="bar"><div style="width:{max(0.3, 100 * part):.1f}%"></div></div>'
-        lines.append(f'<div class="rank">{label}{bar}<span class="quiet">{told}</span></div>')
+    for rank in ranks:
+        share = rank.clients_refused / max(1, rank.clients)
+        label = f"<b>{escape(rank.rank)}</b>, {plural(rank.clients, 'client')}"
+        if rank.clients:
+            label += f", {rank.least_per_minute:,} or more requests in their busiest minute"
+        requests = f"{rank.refused:,} of {rank.requests:,} requests"
+        caption = f"{100 * share:.1f} % are refused at least once ({rank.clients_refused:,}); {requests}"
+        bar = f'<div class="bar"><div style="width:{max(0.3, 100 * share):.1f}%"></div></div>'
+        lines.append(f'<div class="rank">{label}{bar}<span class="quiet">{caption}</span></div>')
     return "".join(lines)
 
 
 def curve(points: Sequence[tuple[int, int]], clients: int, now: int, then: int) -> str:
-    """How many clients a limit would ever refuse, by its count; the counts on a scale of proportions."""
+    """Draw how many clients a limit refuses, by its count, on a logarithmic scale."""
     most = max(2, *(count for count, _ in points), now, then)
 
     def across(count: int) -> float:
         return 0.98 * log10(max(1, count)) / log10(most)
 
-    steps = [(WIDE * across(count), HIGH * (1 - refused / max(1, clients))) for count, refused in points]
+    steps = [(WIDTH * across(count), HEIGHT * (1 - refused / max(1, clients))) for count, refused in points]
     path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f} " + " ".join(f"H{x:.1f} V{y:.1f}" for x, y in steps[1:])
     marks = [
-        f'<line class="{kind}" x1="{WIDE * across(count):.1f}" x2="{WIDE * across(count):.1f}" y1="0" y2="{HIGH}"/>'
+        f'<line class="{kind}" x1="{WIDTH * across(count):.1f}" x2="{WIDTH * across(count):.1f}" y1="0" y2="{HEIGHT}"/>'
         for kind, count in (("mark", now), ("mark then", then))
     ]
-    tens = [10**power for power in range(len(str(most))) if 10**power <= most]
-    if len(tens) < 3:
-        tens = sorted({*tens, *(size * ten for ten in tens for size in (2, 5) if size * ten <= most)})
-    ticks = [(across(ten), f"{ten:,}") for ten in tens]
-    return plot(f'<path class="curve" d="{path}"/>{"".join(marks)}', "100 %", "0 %", ticks)
+    counts = [10**power for power in range(len(str(most))) if 10**power <= most]
+    if len(counts) < 3:
+        counts = sorted({*counts, *(size * ten for ten in counts for size in (2, 5) if size * ten <= most)})
+    ticks = [(across(count), f"{count:,}") for count in counts]
+    return chart(f'<path class="curve" d="{path}"/>{"".join(marks)}', "100 %", "0 %", ticks)
 
 
-def rectangle(kind: str, left: float, top: float, wide: float, tall: float) -> str:
-    return f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{tall:.1f}"/>'
+def rectangle(kind: str, left: float, top: float, width: float, height: float) -> str:
+    return f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
 
 
-def plot(inside: str, top: str, bottom: str, ticks: Ticks) -> str:
-    words = "".join(f'<span style="left:{100 * place:.1f}%">{escape(text)}</span>' for place, text in ticks)
-    drawn = f'<svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" role="img">{inside}</svg>'
+def chart(shapes: str, top: str, bottom: str, ticks: Ticks) -> str:
+    labels = "".join(f'<span style="left:{100 * place:.1f}%">{escape(text)}</span>' for place, text in ticks)
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img">{shapes}</svg>'
     sides = f'<div class="sides"><span>{escape(top)}</span><span>{escape(bottom)}</span></div>'
-    return f'<div class="plot">{sides}<div class="field">{drawn}<div class="ticks">{words}</div></div></div>'
+    return f'<div class="plot">{sides}<div class="field">{svg}<div class="ticks">{labels}</div></div></div>'

@@ -1,13 +1,13 @@
-"""Calls that happened, from a file: an access log, or a CSV of seconds, client and cost."""
+"""Recorded calls from a file: an access log, or a CSV of seconds, client and cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ratekeeper.errors import InvalidInput
-from ratekeeper.lab.log_columns import decoded
+from ratekeeper.lab.log_columns import decode
 from ratekeeper.lab.log_lines import LineReader
-from ratekeeper.lab.log_stream import Source, merged
+from ratekeeper.lab.log_stream import LogSource, merge_by_time
 from ratekeeper.lab.traffic import Traffic, recorded
 from ratekeeper.units import SECOND
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def load_trace(path: str | Path) -> Traffic:
-    """The calls of an access log, or of lines such as ``12.5,ann`` and ``12.75,bob,3``."""
-    source = Source(str(path), LineReader(str(path)))
+    """Load the calls of an access log, or of lines such as ``12.5,ann`` and ``12.75,bob,3``."""
+    source = LogSource(str(path), LineReader(str(path)))
     try:
         first = source.stream.peek(512).split(b"\n")[0].strip() if hasattr(source.stream, "peek") else b""
         if is_row(first.decode("utf-8", "replace")):
-            rows = [row for piece in source.pieces() for row in decoded(piece).splitlines() if row.strip()]
-            return recorded([call(row, number, str(path)) for number, row in enumerate(rows, 1)], str(path))
+            rows = [row for piece in source.pieces() for row in decode(piece).splitlines() if row.strip()]
+            return recorded([parse_row(row, number, str(path)) for number, row in enumerate(rows, 1)], str(path))
         calls = [
             (at / SECOND, client)
-            for block in merged([source])
+            for block in merge_by_time([source])
             for at, client in zip(block.times, block.clients, strict=True)
         ]
     finally:
@@ -43,12 +43,12 @@ def is_row(line: str) -> bool:
     return "," in line
 
 
-def call(row: str, number: int, path: str) -> tuple[float, str, int]:
+def parse_row(row: str, number: int, path: str) -> tuple[float, str, int]:
     try:
         seconds, client, *cost = [word.strip() for word in row.split(",")]
-        found = float(seconds), client, int(cost[0]) if cost else 1
-        if not (client and found[0] >= 0 and found[2] >= 1 and len(cost) <= 1):
+        call = float(seconds), client, int(cost[0]) if cost else 1
+        if not (client and call[0] >= 0 and call[2] >= 1 and len(cost) <= 1):
             raise ValueError
     except (ValueError, OverflowError):
         raise InvalidInput(f"{path}, line {number}: expected seconds, client and cost, got {row[:60]!r}.") from None
-    return found
+    return call

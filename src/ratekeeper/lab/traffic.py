@@ -1,7 +1,7 @@
-"""Shapes of traffic: who calls when, made from a seed, so the same words always give the same calls.
+"""Shapes of traffic: which client calls when.  The calls come from a seed, so the same options give the same calls.
 
-A shape is scaled by the limit under test: a load of 1.0 is exactly its rate, for each client.  Instants are whole
-microseconds from 0, where all windows begin.
+A shape is scaled by the limit under test: at a load of 1.0 each client calls at exactly the limit's rate.  Instants
+are whole microseconds since 0, where the first window begins.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
     from ratekeeper.units import Seconds
 
-    Calls = Iterable[tuple[int, int]]  # when, and which client
+    Calls = Iterable[tuple[int, int]]  # the instant, and the number of the client
 
 MOST_CALLS = 50_000_000
 
 
 @dataclass(frozen=True)
 class ClientRetry:
-    """What a refused client does: comes back, up to ``attempts`` times.
+    """How a refused client retries: up to ``attempts`` times.
 
-    After ``every`` microseconds; or exactly when it was told to (``retry_after``) if that is 0.
+    It waits ``every`` microseconds, or exactly ``retry_after`` if ``every`` is 0.
     """
 
     attempts: int
@@ -46,7 +46,7 @@ class Traffic:
     times: array[int]
     who: array[int]
     clients: tuple[str, ...]
-    span: int  # microseconds; no call comes later
+    span: int  # microseconds; all calls come before it
     costs: array[int] | None = None
     retry: ClientRetry | None = None
     seed: int | None = None
@@ -60,7 +60,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Scale:
-    """What a shape is made to measure from."""
+    """What a shape is scaled by."""
 
     limit: Limit
     load: float
@@ -70,13 +70,13 @@ class Scale:
 
     @property
     def gap(self) -> float:
-        """Microseconds between the calls of one client at this load."""
+        """Microseconds between two calls of one client at this load."""
         return self.limit.micros / (self.limit.count * self.load)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A way to call: ``calls`` makes them; the rest are its defaults."""
+    """A shape of traffic: ``calls`` makes the calls; the other fields are its defaults."""
 
     about: str
     calls: Callable[[Scale], Calls]
@@ -93,7 +93,7 @@ def steady(scale: Scale) -> Iterator[tuple[int, int]]:
 
 
 def burst(scale: Scale) -> Iterator[tuple[int, int]]:
-    """Nothing, and then all of a period's calls within a hundredth of it."""
+    """Silence, then the calls of two periods within a hundredth of a period."""
     limit, random = scale.limit, scale.random
     for client in range(scale.clients):
         for start in range(0, scale.span, 2 * limit.micros):
@@ -103,7 +103,7 @@ def burst(scale: Scale) -> Iterator[tuple[int, int]]:
 
 
 def on_off(scale: Scale) -> Iterator[tuple[int, int]]:
-    """Twice the load for a period, then silence for one; each client with a phase of its own."""
+    """Twice the load for a period, then silence for a period; each client has its own phase."""
     period, gap = scale.limit.micros, scale.gap / 2
     for client in range(scale.clients):
         phase = scale.random.random() * 2 * period
@@ -121,14 +121,14 @@ def poisson(scale: Scale) -> Iterator[tuple[int, int]]:
 
 
 def diurnal(scale: Scale) -> Iterator[tuple[int, int]]:
-    """A day, pressed into the span: little at both ends, ``load`` times the limit's rate at noon."""
+    """A day compressed into the span: few calls at both ends, ``load`` times the limit's rate at noon."""
     for at, client in poisson(scale):
         if scale.random.random() < 0.55 - 0.45 * cos(2 * pi * at / scale.span):
             yield at, client
 
 
 def boundary(scale: Scale) -> Iterator[tuple[int, int]]:
-    """The attack on windows: a full count just before a boundary, and another just after it."""
+    """An attack on fixed windows: a full count just before a boundary, and another one just after it."""
     limit = scale.limit
     count = round(limit.count * scale.load)
     edge = max(1, limit.micros // 1000)
@@ -140,7 +140,7 @@ def boundary(scale: Scale) -> Iterator[tuple[int, int]]:
 
 
 def storm(scale: Scale) -> Iterator[tuple[int, int]]:
-    """Twice the load in the middle third; who is refused asks again at once and does not stop."""
+    """Extra load in the middle third; refused clients retry quickly and often."""
     third = scale.span / 3
     for at, client in poisson(scale):
         if third < at < 2 * third:
@@ -150,7 +150,7 @@ def storm(scale: Scale) -> Iterator[tuple[int, int]]:
 
 
 def herd(scale: Scale) -> Iterator[tuple[int, int]]:
-    """Everybody asks for more than there is at the same time, and comes back exactly when told to."""
+    """All clients call at the same time for more than their limit, and come back exactly after ``retry_after``."""
     limit = scale.limit
     for start in range(limit.micros // 2, scale.span, 5 * limit.micros):
         for client in range(scale.clients):
@@ -159,7 +159,7 @@ def herd(scale: Scale) -> Iterator[tuple[int, int]]:
 
 
 def abuser(scale: Scale) -> Iterator[tuple[int, int]]:
-    """Many small clients far below the limit; the last one calls fifty times as often as each of them."""
+    """Many clients far below the limit; the last client calls fifty times as often as each of them."""
     yield from poisson(Scale(scale.limit, scale.load, max(1, scale.clients - 1), scale.span, scale.random))
     last = scale.clients - 1
     greedy = Scale(scale.limit, scale.load * 50, 1, scale.span, scale.random)
@@ -170,23 +170,25 @@ SHAPES: dict[str, Shape] = {
     "steady": Shape("evenly spaced calls", steady),
     "burst": Shape("two periods' worth of calls at once, every two periods", burst, load=1.0, clients=3),
     "on_off": Shape("double load for a period, silence for a period", on_off, load=1.0),
-    "poisson": Shape("independent calls, as many people make them", poisson, load=1.0),
+    "poisson": Shape("independent calls at random times, as from many people", poisson, load=1.0),
     "diurnal": Shape("a day: quiet nights, a busy noon", diurnal, load=1.5),
-    "boundary": Shape("an attack on windows: full counts on both sides of a boundary", boundary, load=1.0, clients=1),
+    "boundary": Shape(
+        "an attack on fixed windows: a full count on each side of a boundary", boundary, load=1.0, clients=1
+    ),
     "retry_storm": Shape(
-        "refused clients ask again at once, and again",
+        "refused clients retry quickly, up to 20 times",
         storm,
         load=0.8,
         retry=lambda limit: ClientRetry(attempts=20, every=max(1, limit.micros // limit.count // 4)),
     ),
     "herd": Shape(
-        "all wait for the reset and come back at the same instant",
+        "all clients call together, and come back together after retry_after",
         herd,
         load=2.0,
         clients=30,
         retry=lambda limit: ClientRetry(attempts=20),
     ),
-    "abuser": Shape("many small clients and one that calls fifty times as often", abuser, load=0.25, clients=100),
+    "abuser": Shape("many calm clients, and one that calls fifty times as often", abuser, load=0.25, clients=100),
 }
 
 
@@ -201,18 +203,18 @@ def traffic(
 ) -> Traffic:
     """Make the calls of a shape, scaled by ``limit``: ``traffic("poisson", "100/minute", load=1.5, clients=20)``.
 
-    ``load`` is in multiples of the limit's rate for each client, and ``seconds`` by default twelve periods.
+    ``load`` is the rate of each client, as a multiple of the limit's rate.  ``seconds`` are twelve periods by default.
     """
     limit = Limit.parse(limit)
-    known = SHAPES.get(shape)
-    if known is None:
+    definition = SHAPES.get(shape)
+    if definition is None:
         raise InvalidInput(
             f"traffic: expected a shape ({', '.join(SHAPES)}), got {shown(shape)}.{did_you_mean(shape, SHAPES)}"
         )
     if limit.is_unlimited:
         raise InvalidInput("traffic: expected a limit to scale the calls by, got 'unlimited'.")
-    load = known.load if load is None else load
-    clients = known.clients if clients is None else clients
+    load = definition.load if load is None else load
+    clients = definition.clients if clients is None else clients
     span = 12 * limit.micros if seconds is None else to_micros(seconds, "seconds")
     if not (is_number(load) and 0 < load < float("inf")):
         raise InvalidInput(f"traffic: expected a load above 0, in multiples of the limit's rate, got {shown(load)}.")
@@ -224,34 +226,34 @@ def traffic(
     if expected > MOST_CALLS:
         raise InvalidInput(
             f"traffic: expected at most {MOST_CALLS:,} calls, got about {expected:,.0f}. "
-            "Take fewer clients, less load or less time."
+            "Use fewer clients, less load or less time."
         )
     scale = Scale(limit, load, clients, span, Random(seed))
-    calls = sorted([(at, client) for at, client in known.calls(scale) if 0 <= at < span])
+    calls = sorted([(at, client) for at, client in definition.calls(scale) if 0 <= at < span])
     return Traffic(
         name=shape,
         times=array("q", [at for at, _ in calls]),
         who=array("q", [client for _, client in calls]),
         clients=tuple([f"client {number + 1}" for number in range(clients)]),
         span=span,
-        retry=known.retry(limit) if known.retry else None,
+        retry=definition.retry(limit) if definition.retry else None,
         seed=seed,
     )
 
 
 def recorded(calls: Iterable[tuple[float, str] | tuple[float, str, int]], name: str = "trace") -> Traffic:
-    """Take calls that happened: (seconds, client) or (seconds, client, cost), in any order; the clock starts at 0.
+    """Make traffic from recorded calls: (seconds, client) or (seconds, client, cost), in any order.
 
-    The first call keeps its place within its day, so that windows begin where they did.
+    The clock starts at midnight of the first day, so that windows begin where they did.
     """
-    found = sorted([(round(call[0] * SECOND), *call[1:]) for call in calls], key=lambda call: call[0])
-    origin = found[0][0] // (86_400 * SECOND) * 86_400 * SECOND if found else 0
+    ordered = sorted([(round(call[0] * SECOND), *call[1:]) for call in calls], key=lambda call: call[0])
+    midnight = ordered[0][0] // (86_400 * SECOND) * 86_400 * SECOND if ordered else 0
     numbers: dict[str, int] = {}
     times, who, costs = array("q"), array("q"), array("q")
-    for at, client, *cost in found:
-        times.append(at - origin)
+    for at, client, *cost in ordered:
+        times.append(at - midnight)
         who.append(numbers.setdefault(client, len(numbers)))
         costs.append(int(cost[0]) if cost else 1)
     span = times[-1] + 1 if times else 1
-    weighty = costs if any(cost != 1 for cost in costs) else None
-    return Traffic(name, times, who, tuple(numbers), span, costs=weighty)
+    has_costs = any(cost != 1 for cost in costs)
+    return Traffic(name, times, who, tuple(numbers), span, costs=costs if has_costs else None)

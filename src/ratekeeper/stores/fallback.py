@@ -123,6 +123,16 @@ class Fallback:
         return reduced
 
 
+class NoFallback(Fallback):
+    """Raises instead of answering: an experiment in the lab must be decided by its store alone."""
+
+    def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> Any:
+        raise error or StoreUnavailable("store", "gave no answer")
+
+    def table_for(self, layout: RecordLayout, on_store_error: str | None = None) -> None:
+        return None
+
+
 class FallbackTable:
     """Where the limits of one layout are counted while their store is away."""
 

@@ -1,13 +1,13 @@
-// The interactive part: drag the limit and the burst, and see six algorithms decide the same calls again.
+// The interactive part: the sliders set the limit and the burst, and six algorithms decide the same calls again.
 "use strict";
 
 const play = JSON.parse(document.getElementById("played").textContent);
 const NAMES = Object.keys(RULES);
 const COLUMNS = 160;
-const LONGER = 1.25; // a leaky bucket's last turns may come after the last call; what is later still is not drawn
-const SHARED = "everybody";
+const LONGER = 1.25; // a leaky bucket's last turns come after the last call; turns beyond this are not drawn
+const SHARED_KEY = "everybody";
 
-// Times come as differences: cheap to carry, added up once.
+// The times are transferred as differences, because these are shorter.
 const times = [];
 play.steps.reduce((at, step) => (times.push(at + step), at + step), 0);
 const instants = times.map(BigInt);
@@ -26,7 +26,7 @@ function seconds(micros) {
   return value < 7200 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
-// A slider goes from 1 to the most in even steps of proportion: small limits are as easy to set as large ones.
+// Sliders are logarithmic: small limits are as easy to set as large ones.
 const toCount = (value, most) => Math.max(1, Math.round(Math.exp((value / 1000) * Math.log(most))));
 const toValue = (count, most) => Math.round((1000 * Math.log(Math.max(1, count))) / Math.log(most));
 
@@ -34,14 +34,14 @@ function decideAll(name, settings) {
   const { decide, empty } = RULES[name];
   const limit = makeLimit(name, settings.count, settings.micros, settings.burst, 1);
   const states = new Map();
-  const histories = new Map(); // turns of each key that may still share a period with the next
+  const histories = new Map(); // the turns of each key
   const turns = [];
   const refused = [];
   const hit = new Set();
   let longest = 0;
   let worst = 0;
   for (let index = 0; index < times.length; index += 1) {
-    const key = settings.shared ? SHARED : play.who[index];
+    const key = settings.shared ? SHARED_KEY : play.who[index];
     const now = instants[index];
     const [state, allowed] = decide(states.get(key) ?? empty, now, limit, 1n);
     states.set(key, state);
@@ -85,14 +85,14 @@ function draw(canvas, admitted, refused, most) {
   pen.clearRect(0, 0, width, height);
   const step = width / COLUMNS;
   admitted.forEach((count, place) => {
-    const tall = (count / most) * (height - 2);
-    const lost = (refused[place] / most) * (height - 2);
+    const admittedHeight = (count / most) * (height - 2);
+    const refusedHeight = (refused[place] / most) * (height - 2);
     const left = Math.floor(place * step);
     const wide = Math.max(1, Math.ceil((place + 1) * step) - left - (step > 5 ? 1 : 0));
     pen.fillStyle = colours.getPropertyValue("--admitted");
-    pen.fillRect(left, height - tall, wide, tall);
+    pen.fillRect(left, height - admittedHeight, wide, admittedHeight);
     pen.fillStyle = colours.getPropertyValue("--refused");
-    pen.fillRect(left, height - tall - lost, wide, lost);
+    pen.fillRect(left, height - admittedHeight - refusedHeight, wide, refusedHeight);
   });
 }
 
@@ -119,7 +119,7 @@ if (![...controls.period.options].some((option) => Number(option.value) === play
 }
 controls.period.value = play.micros;
 
-// What a slider says is the count it stands for, except at first: then it is the limit that was given.
+// A slider has 1000 steps and cannot show every count, so the limit of the report is kept until the slider moves.
 let exact = { count: play.count, burst: play.burst };
 
 function settings() {
@@ -136,37 +136,37 @@ function redraw() {
   const chosen = settings();
   const period = controls.period.selectedOptions[0].textContent;
   byId("count-shown").textContent = number(chosen.count);
-  byId("burst-shown").textContent = burstFollows ? `${number(chosen.burst)} (as the limit)` : number(chosen.burst);
+  byId("burst-shown").textContent = burstFollows ? `${number(chosen.burst)} (same as the limit)` : number(chosen.burst);
   const burst = chosen.burst === chosen.count ? "" : ` burst ${chosen.burst}`;
   byId("limit-shown").textContent = `${chosen.count} per ${period}${burst}`;
   const outcomes = Object.fromEntries(NAMES.map((name) => [name, decideAll(name, chosen)]));
-  const last = Math.max(...Object.values(outcomes).map((one) => one.turns.reduce((a, b) => Math.max(a, b), 0)));
-  const length = Math.min(span * LONGER, Math.max(span, last - start + 1)); // one timeline for all six
+  const last = Math.max(...Object.values(outcomes).map((outcome) => outcome.turns.reduce((a, b) => Math.max(a, b), 0)));
+  const length = Math.min(span * LONGER, Math.max(span, last - start + 1)); // one time axis for all six
   const columns = Object.fromEntries(
     NAMES.map((name) => [name, [binned(outcomes[name].turns, length), binned(outcomes[name].refused, length)]])
   );
   const most = Math.max(1, ...Object.values(columns).flatMap(([admitted, refused]) => admitted.map((a, i) => a + refused[i])));
   for (const name of NAMES) {
-    const one = outcomes[name];
-    const lost = one.refused.length;
-    const wait = name === "leaky_bucket" ? ` · longest wait ${seconds(one.longest)}` : "";
+    const outcome = outcomes[name];
+    const lost = outcome.refused.length;
+    const wait = name === "leaky_bucket" ? ` · longest wait ${seconds(outcome.longest)}` : "";
     lanes[name].figures.textContent =
-      `${number(one.turns.length)} admitted · ${number(lost)} refused (${percent(times.length ? lost / times.length : 0)})` +
-      ` · ${number(one.hit)} clients hit · worst ${period} ${(one.worst / chosen.count).toFixed(2)} ×${wait}`;
+      `${number(outcome.turns.length)} admitted · ${number(lost)} refused (${percent(times.length ? lost / times.length : 0)})` +
+      ` · ${number(outcome.hit)} clients refused · worst ${period} ${(outcome.worst / chosen.count).toFixed(2)} ×${wait}`;
     draw(lanes[name].canvas, ...columns[name], most);
   }
 }
 
-let waiting = 0;
-const soon = () => {
-  cancelAnimationFrame(waiting);
-  waiting = requestAnimationFrame(redraw);
+let frame = 0;
+const redrawSoon = () => {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(redraw);
 };
-controls.count.addEventListener("input", () => { exact.count = null; soon(); });
-controls.burst.addEventListener("input", () => { exact.burst = null; burstFollows = false; soon(); });
-controls.period.addEventListener("input", soon);
-controls.shared.addEventListener("input", soon);
-byId("follow").addEventListener("click", () => { burstFollows = true; soon(); });
-window.addEventListener("resize", soon);
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
+controls.count.addEventListener("input", () => { exact.count = null; redrawSoon(); });
+controls.burst.addEventListener("input", () => { exact.burst = null; burstFollows = false; redrawSoon(); });
+controls.period.addEventListener("input", redrawSoon);
+controls.shared.addEventListener("input", redrawSoon);
+byId("follow").addEventListener("click", () => { burstFollows = true; redrawSoon(); });
+window.addEventListener("resize", redrawSoon);
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawSoon);
 redraw();

@@ -1,5 +1,5 @@
-// Twins of algorithms/*.py: the same names, the same order, whole numbers without bounds, no clock.
-// A test runs them beside the Python rules, step by step.
+// Twins of algorithms/*.py: same names, same order of steps, integers of any size, no clock.
+// A test runs them side by side with the Python rules.
 "use strict";
 
 const MOST_DRAIN = 1n << 26n;
@@ -14,7 +14,7 @@ function gcd(one, other) {
   return one;
 }
 
-// The least fraction not below numerator / denominator whose denominator is at most `most`.
+// The smallest fraction not below numerator / denominator whose denominator is at most `most`.
 function fractionAbove(numerator, denominator, most) {
   let [low, lowOf] = [numerator / denominator, 1n];
   let [high, highOf] = [low + 1n, 1n];
@@ -31,7 +31,7 @@ function fractionAbove(numerator, denominator, most) {
   return below ? [high, highOf] : [low, lowOf];
 }
 
-// So many per so many microseconds; a bucket's burst is by default its count.
+// `count` per `micros` microseconds; the burst of a bucket is its count by default.
 function makeLimit(algorithm, count, micros, burst, slices) {
   count = BigInt(count);
   micros = BigInt(micros);
@@ -101,7 +101,7 @@ function slidingLog(state, now, limit, cost) {
   let gone = 0;
   while (gone < state.length && state[gone] <= now - limit.micros) gone += 1;
   if (BigInt(state.length - gone) + cost > limit.count) return [state, false];
-  // Changed in place, other than in Python: a log may be long, and is copied for no call here.
+  // Unlike in Python, the log is changed in place: it may be long, and nothing else refers to it.
   if (state === NO_CALLS) state = [];
   if (gone) state.splice(0, gone);
   for (let left = cost; left > 0n; left -= 1n) state.push(now);

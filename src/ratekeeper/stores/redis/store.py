@@ -15,7 +15,7 @@ from hiredis import ReplyError
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.stores.fallback import Fallback
+from ratekeeper.stores.fallback import Fallback, NoFallback
 from ratekeeper.stores.redis.batch import LAST, PAUSE, Batch, judge
 from ratekeeper.stores.redis.breaker import Breaker
 from ratekeeper.stores.redis.combiner import Combiner, Waiter
@@ -54,7 +54,7 @@ class RedisStore:
 
     blocking = True
 
-    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, fallback: bool = True, **options: Any) -> None:
         self.settings = RedisSettings(url, **options)
         self.clock = MONOTONIC if clock is None else clock
         self.gives_time = clock is not None
@@ -63,7 +63,9 @@ class RedisStore:
         self.lone = lone_start(self.script.sha)
         self.translator = PlanTranslator(self.settings, self.gives_time)
         self.prefetching: WeakSet[PrefetchTable] = WeakSet()
-        self.fallback = Fallback(self.settings.on_store_error, self.settings.local_share, self.translator, self.clock)
+        make_fallback = Fallback if fallback else NoFallback
+        settings = self.settings
+        self.fallback = make_fallback(settings.on_store_error, settings.local_share, self.translator, self.clock)
         self.open()
         stores.add(self)
 
