@@ -16,10 +16,12 @@ FLOORS := src/ratekeeper/algorithms/*,src/ratekeeper/limit.py,src/ratekeeper/dec
 
 # Tools and the redis-server that ensure-redis may have put there are found first.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# Python compiles our files once for a test run, not again in each of the processes that the run starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test real lint format types coverage bench sanitize wheel docs changelog clean distclean
+.PHONY: help setup run demo test full real lint format types coverage bench sanitize wheel docs changelog clean distclean
 
 help:
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,10 +50,14 @@ run: $(INSTALLED) ## start the service with its dashboard and sample rules (Ctrl
 demo: $(INSTALLED) ## show the six algorithms live in the terminal
 	@$(PY) -m ratekeeper.demo $(ARGS)
 
-test: $(INSTALLED) ## run the suite on $JOBS processes (2), all but the real ones
+# The quick tier: every test, with fewer random steps and examples (tests/tier.py).
+test: $(INSTALLED) ## run the quick suite on $JOBS processes (2), in a minute
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
 	@$(PY) -m pytest -n $(JOBS) -m "not real" $(ARGS)
+
+full: export RATEKEEPER_FULL := 1
+full: test ## run the same suite with every step, example and seed
 
 # pytest exits 5 when nothing was collected: fine as long as there is no tests/real.
 real: $(VENV)/.group-real ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
@@ -74,6 +80,7 @@ format: $(INSTALLED) ## rewrite the code the way lint wants it
 types: $(INSTALLED) ## check types, strictly
 	@$(PY) -m mypy
 
+coverage: export RATEKEEPER_FULL := 1
 coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100 %
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null

@@ -1,7 +1,8 @@
-"""For every test: real servers, and Hypothesis without deadlines (a busy machine is no bug)."""
+"""For every test: real servers, the tier of the run, and Hypothesis without deadlines (a busy machine is no bug)."""
 
 import atexit
 import contextlib
+import gc
 import logging
 import os
 from logging.handlers import QueueHandler
@@ -9,6 +10,8 @@ from logging.handlers import QueueHandler
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ratekeeper.testing import TimedStoreContract
+from tests import tier
 from tests.servers import any_server, redis_cluster, redis_sentinel, redis_server, valkey_server
 
 __all__ = ["any_server", "redis_cluster", "redis_sentinel", "redis_server", "valkey_server"]
@@ -17,10 +20,28 @@ __all__ = ["any_server", "redis_cluster", "redis_sentinel", "redis_server", "val
 settings.register_profile(
     "ratekeeper",
     deadline=None,
+    max_examples=tier.examples(100),
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow],  # one pause of a second while an example is drawn
 )
 settings.load_profile("ratekeeper")
+TimedStoreContract.STEPS = tier.steps(TimedStoreContract.STEPS)
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays: a test that collects garbage need not walk through all of it (0.2 s each time)."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave tests that are marked ``full`` to the full tier."""
+    if tier.FULL:
+        return
+    later = [item for item in items if item.get_closest_marker("full")]
+    if later:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(autouse=True)

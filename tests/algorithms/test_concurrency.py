@@ -14,6 +14,7 @@ from ratekeeper.limit import parse_limits
 from ratekeeper.stores import open_store
 from ratekeeper.stores.shared import SharedStore, remove
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 
 def shared(clock):
@@ -308,7 +309,7 @@ def walk(ask, clock, limit, seed, steps):
         assert decision.remaining == limit.count - len(leases)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(tier.steps(6, 2)))
 def test_random_takes_and_returns_are_those_of_a_set(make_store, seed):
     clock = FakeClock(start=1000.0)
     store = make_store(clock)

@@ -42,6 +42,7 @@ def started(name):
         example.wait()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", HTTP)
 def test_an_http_example(name):
     with started(name) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
@@ -61,6 +62,7 @@ def test_an_http_example(name):
             assert (health.status_code, "x-ratelimit-limit" in health.headers) == (200, False)
 
 
+@pytest.mark.full
 def test_the_grpc_example():
     with started("grpc") as port:
         settings = {**os.environ, "PORT": str(port)}

@@ -16,6 +16,7 @@ from ratekeeper.lab.log_lines import Block
 from ratekeeper.lab.plots import save_replay
 from ratekeeper.lab.report import write_replay
 from ratekeeper.testing import FakeClock
+from tests import tier
 from tests.lab.samples import EPOCH, ONE, RULES, SAMPLE, rules
 
 MANY = rules(
@@ -36,7 +37,7 @@ events = st.lists(
 ).map(lambda found: sorted(found, key=lambda event: event[0]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=tier.examples(40))
 @given(events, st.sampled_from([ONE, MANY, WHOLE]), st.integers(1, 40))
 def test_each_way_decides_what_the_policy_decides(found, given_rules, size):
     clock = VirtualClock()

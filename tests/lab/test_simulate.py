@@ -13,6 +13,7 @@ from ratekeeper.lab import decide_batch as each
 from ratekeeper.lab import measure
 from ratekeeper.lab.simulate import parse_lanes
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 
 def one(limits, *args, **options):
@@ -166,7 +167,7 @@ def test_the_front_door_does_not_open_the_lab():
 @pytest.mark.parametrize("shape", ["on_off", "herd", "retry_storm", "abuser"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_core_and_python_give_the_same_figures(shape, shared, monkeypatch):
-    traffic = lab.traffic(shape, "50/second burst 20", clients=8, seconds=30, seed=2)
+    traffic = lab.traffic(shape, "50/second burst 20", clients=8, seconds=tier.steps(30), seed=2)
     native = lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes
     for room in (measure, each):
         monkeypatch.setattr(room, "core", None)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ratekeeper import Limit
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
+from tests import tier
 
 START = 10**9
 counts = st.integers(1, 12)
@@ -49,7 +50,7 @@ def bound(limit, begin, end):
 
 
 @given(limits(), calls)
-@settings(max_examples=120)
+@settings(max_examples=tier.examples(120))
 def test_no_interval_admits_more_than_the_bound(limit, calls):
     admitted = [(now, cost) for now, cost, allowed, _, _ in play(limit, calls) if allowed]
     for first in range(len(admitted)):
@@ -60,7 +61,7 @@ def test_no_interval_admits_more_than_the_bound(limit, calls):
 
 
 @given(limits(), calls)
-@settings(max_examples=100)
+@settings(max_examples=tier.examples(100))
 def test_a_refusal_returns_the_very_state(limit, calls):
     for _, cost, allowed, before, after in play(limit, calls):
         assert allowed or after is before
@@ -68,7 +69,7 @@ def test_a_refusal_returns_the_very_state(limit, calls):
 
 
 @given(limits(), calls)
-@settings(max_examples=100)
+@settings(max_examples=tier.examples(100))
 def test_retry_after_is_the_least_wait(limit, calls):
     rule = limit.rule
     for now, cost, allowed, _, state in play(limit, calls):
@@ -84,7 +85,7 @@ def test_retry_after_is_the_least_wait(limit, calls):
 
 
 @given(limits(), calls)
-@settings(max_examples=100)
+@settings(max_examples=tier.examples(100))
 def test_remaining_and_reset_after_are_true(limit, calls):
     rule = limit.rule
     for now, _, _, _, state in play(limit, calls):
@@ -99,7 +100,7 @@ def test_remaining_and_reset_after_are_true(limit, calls):
 
 
 @given(limits(), calls, st.integers(1, 10**7))
-@settings(max_examples=120)
+@settings(max_examples=tier.examples(120))
 def test_a_clock_that_steps_back_grants_nothing(limit, calls, back):
     rule = limit.rule
     *_, (now, _, _, _, state) = play(limit, calls)
@@ -116,7 +117,7 @@ def test_a_clock_that_steps_back_grants_nothing(limit, calls, back):
 
 
 @given(limits(), calls, st.integers(1, 20), st.integers(0, 40))
-@settings(max_examples=120)
+@settings(max_examples=tier.examples(120))
 def test_a_refund_never_credits_above_what_was_taken(limit, calls, cost, later):
     rule = limit.rule
     for now, taken, allowed, before, after in play(limit, calls):
@@ -132,7 +133,7 @@ def test_a_refund_never_credits_above_what_was_taken(limit, calls, cost, later):
 
 
 @given(limits(algorithms=("gcra",)), calls)
-@settings(max_examples=120)
+@settings(max_examples=tier.examples(120))
 def test_gcra_and_token_bucket_are_one(limit, calls):
     twin = Limit(limit.count, limit.period, burst=limit.burst, algorithm="token_bucket")
     for ours, theirs in zip(play(limit, calls), play(twin, calls), strict=True):
@@ -140,7 +141,7 @@ def test_gcra_and_token_bucket_are_one(limit, calls):
 
 
 @given(limits(algorithms=("leaky_bucket",)), calls)
-@settings(max_examples=100)
+@settings(max_examples=tier.examples(100))
 def test_turns_of_a_leaky_bucket_are_an_interval_apart(limit, calls):
     free = Fraction(0)  # the instant at which the one before has left
     for now, cost, allowed, _, state in play(limit, calls):

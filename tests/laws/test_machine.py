@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ratekeeper import Limiter
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 LIMITS = ["5 per 7 seconds", "3/second", ["3/second", "7 per 10 seconds"]]
 KEYS = st.sampled_from(["a", "b", ("a", "b")])
@@ -103,5 +104,5 @@ class LimiterMachine(RuleBasedStateMachine):
             assert decision.allowed == (decision.remaining >= 1)
 
 
-LimiterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+LimiterMachine.TestCase.settings = settings(max_examples=tier.examples(60), stateful_step_count=25, deadline=None)
 TestLimiter = LimiterMachine.TestCase

@@ -3,10 +3,11 @@
 import pytest
 
 from ratekeeper.algorithms import ALGORITHMS
+from tests import tier
 from tests.laws.walk import limits, walk
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_rule_walks_with_its_model(algorithm):
     for seed, limit in enumerate(limits(algorithm)):
-        assert walk(limit, seed, steps=120, answers_every=4) == 120
+        assert walk(limit, seed, steps=tier.steps(120, 40), answers_every=4)

@@ -1,5 +1,6 @@
 /* flood: half of a table's keys are at their limit; ten times as many new keys reset none of them. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "../../src/ratekeeper/native/hot.h"
 #include "../../src/ratekeeper/native/siphash.h"
@@ -16,11 +17,12 @@ static bool check(const Limit *limit, u64 key, u64 now, u64 cost) {
     return check_private(shelf, place_of(shelf, hash), limit, now, cost, &evidence) && evidence.allowed;
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     u64 unit = 17280000000ULL, now = 1000000, reset = 0;
     Limit limit = {.algorithm = GCRA, .count = 5, .capacity = 5, .micros = 5 * unit, .slices = 1, .unit = unit, .drain = 1,
                    .full = 5 * (u128)unit};
-    for (u64 round = 0; round < 12; round++) {
+    u64 rounds = count > 1 ? strtoull(arguments[1], NULL, 10) : 12;
+    for (u64 round = 0; round < rounds; round++) {
         u64 seed[2] = {round, 2};
         shelf = private_shelf(shape_of(&limit, 1, false, true), MAX_KEYS, seed);
         for (u64 key = 0; key < VICTIMS; key++)

@@ -6,34 +6,35 @@ from pathlib import Path
 
 import pytest
 
+from tests import tier
 from tests.native.build import HERE, STRICT, compiled, compiler, run
 
 MEMORY = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 THREADS = ["-O1", "-fsanitize=thread"]
 
 
-def test_random_acts_break_no_rule_of_the_language(tmp_path):
-    done = run(compiled("fuzz", tmp_path, *MEMORY), 2024, 300)
+def test_random_acts_break_no_rule_of_the_language():
+    done = run(compiled("fuzz", *MEMORY), 2024, tier.steps(300))
     assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
 
 
-def test_threads_that_hold_the_regions_lock_get_exactly_the_limit(tmp_path):
-    done = run(compiled("threads", tmp_path, *THREADS))
+def test_threads_that_hold_the_regions_lock_get_exactly_the_limit():
+    done = run(compiled("threads", *THREADS))
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the thread sanitizer does not run on this kernel")
     assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
 
 
 @pytest.mark.parametrize("watched", [MEMORY, THREADS], ids=["memory", "threads"])
-def test_threads_on_one_connection_get_their_own_answers(tmp_path, watched):
-    done = run(compiled("line", tmp_path, *watched), 3000)
+def test_threads_on_one_connection_get_their_own_answers(watched):
+    done = run(compiled("line", *watched), tier.steps(3000))
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the thread sanitizer does not run on this kernel")
     assert (done.stdout[:5], done.returncode) == ("told ", 0), done.stderr
 
 
-def test_a_flood_ten_times_the_table_resets_nobody_at_the_limit(tmp_path):
-    done = run(compiled("flood", tmp_path, "-O2"))
+def test_a_flood_ten_times_the_table_resets_nobody_at_the_limit():
+    done = run(compiled("flood", "-O2"), tier.steps(12, 2))
     assert (done.stdout, done.returncode) == ("reset: 0\n", 0)
 
 

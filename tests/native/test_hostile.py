@@ -16,6 +16,7 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.check import Check
 from ratekeeper.limit import parse_limits
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 if native.core is None:
     pytest.skip(native.REASON, allow_module_level=True)
@@ -330,7 +331,7 @@ def test_calls_keep_no_reference_to_what_they_are_given(limits):
     def run(act):
         clock.act = act
         for way in ways:
-            for _ in range(20):
+            for _ in range(tier.steps(20)):
                 with suppress(TypeError, ValueError, AttributeError, ZeroDivisionError):
                     repr(way())
 

@@ -11,9 +11,10 @@ from ratekeeper.errors import InvalidInput
 from ratekeeper.outbound import Adaptive, TooLate
 from ratekeeper.outbound.adaptive import PROBE_EVERY, Gradient
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(tier.steps(4, 2)))
 def test_it_settles_near_what_the_server_can_take_and_follows_it(seed):
     rows = simulate(seed)
     for workers, seconds in PHASES:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ratekeeper import AlreadySettled, InvalidCost, InvalidInput
 from ratekeeper.outbound import AsyncBudget, Budget, TooLate
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 
 def make(**options):
@@ -217,5 +218,5 @@ class BudgetMachine(RuleBasedStateMachine):
             assert self.child.left()["tokens"] == min(5000 - self.spent["parent"], 3000 - self.spent["child"])
 
 
-BudgetMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+BudgetMachine.TestCase.settings = settings(max_examples=tier.examples(30), stateful_step_count=20, deadline=None)
 TestBudgets = BudgetMachine.TestCase

@@ -13,6 +13,7 @@ from ratekeeper.outbound import Retry, TooLate
 from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport, PacingTimeout
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
+from tests import tier
 from tests.outbound.provider import STEADY, URL, Server, client
 from tests.servers import nobody
 
@@ -227,7 +228,7 @@ anything = st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), ma
 
 
 @given(st.lists(fields, max_size=5), st.lists(anything, min_size=5, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tier.examples(60), deadline=None)
 def test_no_server_can_stall_a_client(names, values):
     clock = FakeClock()
     headers = [(name.encode(), value.encode("latin-1")) for name, value in zip(names, values, strict=False)]

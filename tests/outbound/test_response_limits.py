@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ratekeeper.outbound.dates import LONGEST, http_date, wait_until
 from ratekeeper.outbound.response_limits import Quota, ServerLimits, read, read_grpc
 from ratekeeper.outbound.structured_fields import Token, parse_dictionary, parse_list
+from tests import tier
 
 NOW = 1_794_821_400.0  # Mon, 16 Nov 2026 09:30:00 GMT
 DATE = ("Date", "Mon, 16 Nov 2026 09:30:00 GMT")
@@ -197,7 +198,7 @@ values = st.text(max_size=30) | st.lists(pieces, max_size=5).map("".join)
 
 
 @given(st.lists(st.tuples(names, values), max_size=8), st.floats(allow_nan=False, allow_infinity=False))
-@settings(max_examples=400)
+@settings(max_examples=tier.examples(400))
 @example([("Date", "Sunday, 29-Feb-99 23:59:60 GMT")], 1e300)
 @example([("Retry-After", "Sunday, 29-Feb-99 23:59:60 GMT")], -1e300)
 def test_nothing_that_is_sent_crashes_or_stalls_a_client(headers, present):
@@ -237,7 +238,7 @@ def test_grpc_retry_info_and_pushback():
 
 
 @given(st.binary(max_size=80) | st.integers(0, 200).map(lambda at: status(4, 5)[:at]))
-@settings(max_examples=200)
+@settings(max_examples=tier.examples(200))
 def test_no_bytes_crash_the_reader_of_details(data):
     wait = read_grpc([("grpc-status-details-bin", data)]).wait
     assert wait is None or 0.0 <= wait <= LONGEST

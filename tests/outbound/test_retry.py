@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ratekeeper.outbound import Retry
 from ratekeeper.outbound.httpx import AsyncPacedTransport
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 
 def test_a_thousand_refused_clients_come_back_spread_and_never_early():
@@ -40,7 +41,7 @@ def test_a_thousand_refused_clients_come_back_spread_and_never_early():
 
 
 @given(st.integers(0, 100), st.none() | st.integers(0, 10**12), st.integers())
-@settings(max_examples=200)
+@settings(max_examples=tier.examples(200))
 def test_a_pause_is_never_earlier_than_told_nor_later_than_its_window(tries, told, seed):
     retry = Retry(first=0.5, cap=20)
     pause = retry.pause(tries, told, random.Random(seed))

@@ -103,7 +103,7 @@ def test_random_kills_admit_nothing_twice(kind):
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="steps x86-64")
 def test_a_process_killed_after_every_few_instructions_harms_nobody(tmp_path):
-    program = compiled("killed", tmp_path, "-O2", "-Wl,-z,now")
+    program = compiled("killed", "-O2", "-Wl,-z,now")
     done = run(program, "all", 211 if SHORT else 11, timeout=1700)
     if done.returncode == 77:
         pytest.skip("stepping is not allowed here")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput, InvalidRules, MemoryStore, Policy, Request, Verdict
 from ratekeeper.testing import FakeClock
+from tests import tier
 from tests.rules.deciding import HERE, THERE, ask, count, make
 
 
@@ -102,7 +103,7 @@ def test_shadow_counts_only_what_was_admitted():
 
 
 @given(st.integers(0, 100))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tier.examples(20), deadline=None)
 def test_a_percentage_of_subjects_is_enforced_and_always_the_same(percent):
     policy, _ = make({"limit": "1/minute", "enforce_percent": percent})
     peers = [f"192.0.2.{number}" for number in range(200)]
@@ -314,7 +315,7 @@ change = st.tuples(st.sampled_from(LIMITS), st.integers(0, 12), st.sampled_from(
 
 
 @given(st.lists(change, max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tier.examples(150), deadline=None)
 def test_a_limit_that_changes_never_fails_and_never_locks_out_for_longer_than_itself(steps):
     policy, clock = make({"limit": "5/minute"})
     for limit, calls, pause in steps:

@@ -17,6 +17,7 @@ from ratekeeper.service.decider import Decider
 from ratekeeper.service.options import Bounds, Options
 from ratekeeper.service.resp import RespListener
 from ratekeeper.testing import FakeClock
+from tests import tier
 from tests.service.running import ANY, running
 
 
@@ -222,7 +223,7 @@ def test_a_command_without_end_is_refused():
         assert talk(service, b"*2\r\n$4\r\nPING\r\n$99999\r\n" + b"a" * 5000).startswith(b"-ERR Protocol error")
 
 
-@settings(max_examples=200)
+@settings(max_examples=tier.examples(200))
 @given(
     st.one_of(
         st.binary(max_size=200),

@@ -12,6 +12,7 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.options import MOST_TABLES
 from ratekeeper.testing import FakeClock, TimedStoreContract, frozen
+from tests import tier
 from tests.stores.prepared import ThroughPrepared, ThroughTables
 
 
@@ -130,7 +131,7 @@ def spin():
 threads = [threading.Thread(target=spin, daemon=True) for _ in range(4)]
 for thread in threads:
     thread.start()
-for _ in range(50):
+for _ in range(TURNS):
     child = os.fork()
     if not child:
         for number in range(100):
@@ -141,7 +142,7 @@ stop = True
 for thread in threads:
     thread.join()
 print("ok")
-"""
+""".replace("TURNS", str(tier.steps(50, 15)))
 
 
 def test_a_fork_under_load_leaves_no_lock_behind():

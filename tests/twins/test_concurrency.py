@@ -12,13 +12,14 @@ from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
+from tests import tier
 from tests.algorithms.test_concurrency import walk
 from tests.twins.test_lua import NOW, random_steps, walk_together
 
 LIMITS = [Limit.parse(text) for text in ("1 concurrent", "5 concurrent for 3 seconds", "300 concurrent for 1 ms")]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(tier.steps(3, 2)))
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_the_lua_twin_agrees_step_by_step(redis_server, limit, seed):
     chance = random.Random(seed)
@@ -28,7 +29,7 @@ def test_the_lua_twin_agrees_step_by_step(redis_server, limit, seed):
     walk_together(redis_server, limit, steps)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(tier.steps(3, 2)))
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_the_c_twin_agrees_step_by_step(limit, seed):
     chance = random.Random(seed)

@@ -11,6 +11,7 @@ from ratekeeper.stores.redis.layout import REFUND_KINDS, packed_limit, unpack_st
 from ratekeeper.stores.redis.packed_log import plain
 from ratekeeper.stores.redis.script import IMPORTS, KINDS, rules
 from ratekeeper.testing.contract import random_step, walk_limits
+from tests import tier
 
 NOW = 1_794_786_070_000_000  # microseconds, as a server would say
 
@@ -90,7 +91,7 @@ def random_steps(chance, limit, count, now=NOW):
     return steps
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(tier.steps(3, 2)))
 @pytest.mark.parametrize("limit", [limit for limit in walk_limits() if isinstance(limit, Limit)], ids=str)
 def test_twins_agree_on_awkward_limits(any_server, limit, seed):
     chance = random.Random(seed)
@@ -115,7 +116,7 @@ def extreme_limit(chance, algorithm):
             continue
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(tier.steps(40, 8)))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_twins_agree_at_the_edge_of_what_a_double_holds(redis_server, algorithm, seed):
     chance = random.Random(f"{algorithm} {seed}")

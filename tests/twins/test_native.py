@@ -11,6 +11,7 @@ from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import live, random_cost, random_step, walk_limits
+from tests import tier
 
 if native.core is None:
     pytest.skip(native.REASON, allow_module_level=True)
@@ -113,7 +114,7 @@ class Pair:
             self.compare_states(plan)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(tier.steps(4, 2)))
 def test_walks_agree_step_by_step(seed):
     chance = random.Random(seed)
     for limit in walk_limits():
@@ -140,7 +141,7 @@ def test_long_logs_agree():
         pair.compare_states(plan)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(tier.steps(3, 2)))
 def test_plans_of_many_keys_agree(seed):
     chance = random.Random(seed)
     pair = Pair(1_000_000.0)

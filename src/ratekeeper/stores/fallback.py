@@ -56,7 +56,7 @@ class Fallback:
     def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> Any:
         """What stands in for the store's own answer to ``operation``."""
         if operation in ("reset", "states"):  # neither can be made up
-            raise error or StoreUnavailable("store", "is unavailable")
+            raise error or StoreUnavailable(self.translator.store, "is unavailable")
         why = error.why if error is not None else "the store did not answer"
         modes = [check.on_store_error or self.mode for check in plan]
         if operation == "check" and "deny" in modes:
@@ -127,7 +127,7 @@ class NoFallback(Fallback):
     """Raises instead of answering: an experiment in the lab must be decided by its store alone."""
 
     def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> Any:
-        raise error or StoreUnavailable("store", "gave no answer")
+        raise error or StoreUnavailable(self.translator.store, "gave no answer")
 
     def table_for(self, layout: RecordLayout, on_store_error: str | None = None) -> None:
         return None
@@ -211,7 +211,7 @@ class FallbackPlan:
                 Check(layout.space, key, layout.limit, cost, mode)
                 for (layout, cost, mode), key in zip(self.rows, keys, strict=True)
             ]
-            decisions = self.fallback.answer("check", StoreUnavailable("store", why), tuple(plan))
+            decisions = self.fallback.answer("check", StoreUnavailable(self.fallback.translator.store, why), tuple(plan))
             return all(decision.allowed for decision in decisions), decisions
         if why is not self.why:
             self.reword(why)

@@ -201,6 +201,8 @@ class StoreContract:
 class TimedStoreContract(StoreContract):
     """What a store promises over time: for stores that can be put on a FakeClock, ``self.clock``."""
 
+    STEPS = 160  # of each random walk; fewer take less time and find less
+
     def make_store(self) -> Any:
         return MemoryStore(clock=self.clock)
 
@@ -210,7 +212,7 @@ class TimedStoreContract(StoreContract):
 
     def test_answers_are_those_of_the_pure_rule_step_by_step(self) -> None:
         for seed, limit in enumerate(walk_limits()):
-            self.walk(limit, seed, steps=150)
+            self.walk(limit, seed, self.STEPS)
 
     def walk(self, limit: Limit | LimitSet, seed: int, steps: int) -> None:
         """Random calls at random times, beside the rule alone: the same states and the same answers."""
@@ -239,7 +241,7 @@ class TimedStoreContract(StoreContract):
         for seed, texts in enumerate(PLANNED):
             chance, reference = random.Random(seed), MemoryStore(clock=self.clock)
             limits = [parse_limits(text) for text in texts]
-            for step in range(80):
+            for step in range(self.STEPS // 2):
                 self.clock.move_to(self.clock.micros + max(0, random_step(chance, limits[0])))
                 drawn = chance.choices(limits, k=chance.randint(1, 4))
                 checks = [(chance.choice("ab"), limit, random_cost(chance, limit)) for limit in drawn]

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import tier
 from tests.service.running import ANY, running
 
 CONFIG = Path(__file__).parent / "ratelimit.yaml"
@@ -181,7 +182,7 @@ def test_the_fallback_answers_for_a_dead_store(tmp_path):
             assert service.worker.decider.counters.store_errors == 6
 
 
-@settings(max_examples=60)
+@settings(max_examples=tier.examples(60))
 @given(
     st.one_of(
         st.binary(max_size=80), st.binary(max_size=20).map(lambda end: asked({"a": "b"}).SerializeToString() + end)

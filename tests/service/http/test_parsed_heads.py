@@ -10,6 +10,7 @@ from ratekeeper.service.http import server as http
 from ratekeeper.service.http.response import TEXT, response
 from ratekeeper.service.http.server import HttpConnection, HttpListener
 from ratekeeper.service.options import Bounds
+from tests import tier
 
 LINES = st.lists(
     st.sampled_from([
@@ -85,7 +86,7 @@ def date_less(found):
     return [line for line in found.split(b"\r\n") if not line.startswith(b"date:")]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tier.examples(300), deadline=None)
 @given(st.lists(REQUEST, min_size=1, max_size=4), st.lists(st.integers(1, 150), max_size=3))
 def test_a_head_that_is_known_makes_no_difference(requests, cuts):
     whole = b"".join(requests)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper.service.options import Bounds
+from tests import tier
 from tests.service.running import running
 
 CHECK = b'{"key":"%b","limit":"%d/hour"}'
@@ -147,7 +148,7 @@ def test_an_answer_that_waits_holds_back_those_behind_it(tmp_path):
         assert found.endswith(b"ok\n")
 
 
-@settings(max_examples=150)
+@settings(max_examples=tier.examples(150))
 @given(
     st.one_of(
         st.binary(max_size=300),

@@ -14,6 +14,7 @@ from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.request import CheckRequest
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
+from tests import tier
 
 prefixes = itertools.count()
 ALL = ["gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]
@@ -100,7 +101,7 @@ def test_one_that_is_likely_to_stay_alone_is_sent_at_once(redis_server):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(tier.steps(6, 2)))
 def test_plans_of_one_command_are_decided_like_one_after_the_other(redis_server, seed):
     chance = random.Random(seed)
     limits = [Limit(chance.choice([3, 9]), "minute", algorithm=name) for name in ALL]

@@ -11,6 +11,7 @@ from ratekeeper.check import Check
 from ratekeeper.limit import empty_state
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
+from tests import tier
 from tests.twins.test_lua import NOW, extreme_limit
 
 prefixes = itertools.count()
@@ -43,7 +44,7 @@ def walk(clock, store, limit, chance, steps, key="k"):
         clock.move_to(min(LATEST, clock.micros + step))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(tier.steps(6, 2)))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_states_are_exact_to_the_last_tick(timed, algorithm, seed):
     chance = random.Random(f"{algorithm} extremes {seed}")

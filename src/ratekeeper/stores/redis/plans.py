@@ -36,6 +36,7 @@ class PlanTranslator:
     """The record layouts of one store, and plans as requests on them."""
 
     def __init__(self, settings: RedisSettings, gives_time: bool) -> None:
+        self.store = settings.shown  # as errors name it
         self.prefix = settings.prefix.encode()
         self.secret = settings.secret.encode()
         self.is_cluster = settings.is_cluster

@@ -1,0 +1,21 @@
+"""How much a run tries.
+
+`make test` is the quick tier: every test, with fewer random steps, examples and seeds.  `make full` sets
+``RATEKEEPER_FULL=1`` and runs all of them; so does CI.  Nothing else reads that variable.
+"""
+
+import os
+
+FULL = bool(os.environ.get("RATEKEEPER_FULL"))
+
+
+def steps(full: int, quick: int | None = None) -> int:
+    """Choose how often something random is done: ``full`` times, or ``quick`` times (a fifth, unless given)."""
+    if FULL:
+        return full
+    return max(1, full // 5) if quick is None else quick
+
+
+def examples(full: int) -> int:
+    """Choose how many examples Hypothesis tries: a fifth in the quick tier, but at least ten."""
+    return full if FULL else min(full, max(10, full // 5))
