@@ -27,7 +27,7 @@ TERM = re.compile(r"^(\S.*)\n:   (.+)$", re.M)
 TERMS = """algorithm allowed binding block budget burst capacity check clock cooldown cost count deadline decision delay
 exempt fallback flow grace identity key layout lease limit listener override pacing peek penalty period plan policy
 prefetch refund remaining reservation reset_after retry_after rule scope segment shadow sink source space state store
-subject table tier turn unit verdict window"""
+table tier turn unit verdict window"""
 
 
 def prose(page: Path) -> str:
