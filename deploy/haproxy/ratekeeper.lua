@@ -1,4 +1,4 @@
--- HAProxy asks ratekeeper before each request.  If it does not answer within 250 ms, the request passes.
+-- HAProxy calls ratekeeper before each request.  If ratekeeper does not answer within 250 ms, the request passes.
 core.register_action("ratekeeper", { "http-req" }, function(txn, place)
   local client = core.httpclient()
   local answer = client:get{

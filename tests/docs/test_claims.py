@@ -1,4 +1,4 @@
-"""The page of published claims says what the rules do today."""
+"""The page of published claims agrees with the algorithms."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ PART = re.compile(r"<!-- written: (\w+) -->\n\n(.*?)\n\n<!-- end -->", re.S)
 
 @pytest.mark.parametrize("name", ["boundary", "latency"])
 def test_a_claim_comes_out_as_written(name):
-    """Those that take a second; memory differs between machines, and the others have laws of their own."""
+    """Check the claims that take a second; memory differs between machines, and laws test the others."""
     written = dict(PART.findall(PAGE.read_text("utf-8")))
     assert claims.CLAIMS[name][0]() == written[name]
 

@@ -1,4 +1,4 @@
-"""What exists is documented, what is documented exists, and pages find each other."""
+"""Everything public is documented, everything documented exists, and all links work."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ TERM = re.compile(r"^(\S.*)\n:   (.+)$", re.M)
 TERMS = """algorithm allowed binding block budget burst capacity check clock cooldown cost count deadline decision delay
 exempt fallback flow grace identity key layout lease limit listener override pacing peek penalty period plan policy
 prefetch refund remaining reservation reset_after retry_after rule scope segment shadow sink source space state store
-subject table tier turn unit verdict window"""
+table tier turn unit verdict window"""
 
 
 def prose(page: Path) -> str:
@@ -46,17 +46,17 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
-        assert found.exists(), f"{page.name} links to {target}, which is not there"
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{page.name} links to {target}, which does not exist"
         if anchor:
-            assert anchor in anchors(found), f"{page.name} links to {target}, which has no such heading"
+            assert anchor in anchors(linked), f"{page.name} links to {target}, which has no such heading"
 
 
 @pytest.mark.parametrize(
     "folder", [DOCS, *(path for path in DOCS.rglob("*") if path.is_dir())], ids=lambda path: path.name
 )
 def test_the_navigation_lists_every_page(folder: Path) -> None:
-    """A folder without a `.nav.yml` lists all its pages by itself."""
+    """A folder without a `.nav.yml` lists all its pages automatically."""
     nav = folder / ".nav.yml"
     if not nav.exists():
         return
@@ -66,7 +66,7 @@ def test_the_navigation_lists_every_page(folder: Path) -> None:
         assert any(fnmatch(page.name, pattern) for pattern in patterns), f"{page.name} is not in {nav}"
     for pattern in patterns:
         optional = {"glob": pattern, "ignore_no_matches": True} in entries or pattern == "*"
-        assert optional or list(folder.glob(pattern)), f"{nav} lists {pattern}, which is not there"
+        assert optional or list(folder.glob(pattern)), f"{nav} lists {pattern}, which does not exist"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -90,9 +90,9 @@ def test_every_public_name_is_documented() -> None:
 
 def test_every_error_is_documented_with_its_parents() -> None:
     page = (DOCS / "reference" / "errors.md").read_text("utf-8")
-    found = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
-    assert len(found) >= 9
-    for error in found:
+    classes = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
+    assert len(classes) >= 9
+    for error in classes:
         assert f"\n## {error.__name__}\n" in page, f"docs/reference/errors.md: expected a heading '{error.__name__}'"
         row = re.search(rf"^\| \[`{error.__name__}`\]\(#{error.__name__.lower()}\) \| (.*?) \|", page, re.M)
         assert row, error
@@ -109,8 +109,8 @@ def test_every_spelling_of_a_unit_is_documented() -> None:
 @pytest.mark.parametrize("script", ["write-reference", "draw-pictures"])
 def test_what_is_generated_is_up_to_date(script: str) -> None:
     command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_a_sentence_a_line_is_kept_short_enough_to_read() -> None:

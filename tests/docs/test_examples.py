@@ -1,13 +1,14 @@
 """Every example in the documentation runs.
 
-The blocks of a page run in order, in one namespace; those with a prompt must print what they show.  Blocks with a
-title, such as ``title="test_app.py"``, are the files of a small project, whose tests are run by pytest.
-Nothing may wait for real time.
+The blocks of a page run in order in one namespace; blocks with a prompt must print what they show.  Blocks with a
+title, such as ``title="test_app.py"``, are the files of a small project, and pytest runs its tests.
+No example may wait for real time.
 """
 
 import asyncio
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import subprocess
@@ -39,38 +40,38 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """The Python blocks of a page."""
-    found = []
+    """Return the Python blocks of a page."""
+    parsed = []
     for fence in FENCE.finditer(text):
         title = TITLE.search(fence["options"])
         line = text.count("\n", 0, fence.start("code"))
-        found.append(Block(line, title and title[1], textwrap.dedent(fence["code"])))
-    return found
+        parsed.append(Block(line, title and title[1], textwrap.dedent(fence["code"])))
+    return parsed
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def refuse(*_: Any) -> NoReturn:
+def fail_to_sleep(*_: Any) -> NoReturn:
     raise AssertionError("an example waits for real time: give it a FakeClock")
 
 
-class Still(FakeClock):
-    """Time for all limiters in memory: it stands, so that what a page shows does not depend on how busy we are."""
+class StoppedClock(FakeClock):
+    """The clock of all limiters in memory.  It does not move, so the output of a page does not depend on the load."""
 
-    sleep = asleep = refuse
+    sleep = asleep = fail_to_sleep
 
 
-def sleepless(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def arefuse(seconds: float, result: object = None) -> object:
-        return await real_asleep(0, result) if seconds == 0 else refuse()
+def forbid_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def only_yield(seconds: float, result: object = None) -> object:
+        return await real_asleep(0, result) if seconds == 0 else fail_to_sleep()
 
     real_asleep = asyncio.sleep
-    monkeypatch.setattr(time, "sleep", refuse)
-    monkeypatch.setattr(asyncio, "sleep", arefuse)
-    monkeypatch.setattr(MonotonicClock, "sleep", refuse)
-    monkeypatch.setattr(MonotonicClock, "asleep", refuse)
+    monkeypatch.setattr(time, "sleep", fail_to_sleep)
+    monkeypatch.setattr(asyncio, "sleep", only_yield)
+    monkeypatch.setattr(MonotonicClock, "sleep", fail_to_sleep)
+    monkeypatch.setattr(MonotonicClock, "asleep", fail_to_sleep)
 
 
 def run(page: str, examples: list[Block]) -> None:
@@ -78,52 +79,58 @@ def run(page: str, examples: list[Block]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in examples:
         if ">>>" in block.code:
-            told: list[str] = []
-            # The namespace is shared, so what a doctest defines is there for the next block.
+            failures: list[str] = []
+            # The namespace is shared, so the next block sees the names that a doctest defines.
             examples_of = doctest.DocTestParser().get_examples(block.code, page)
             test = doctest.DocTest(examples_of, names, page, page, block.line, block.code)
-            doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=told.append, clear_globs=False)
+            doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=failures.append, clear_globs=False)
             names.update(test.globs)
-            assert not told, "".join(told)
+            assert not failures, "".join(failures)
         else:
             exec(compile("\n" * block.line + block.code, page, "exec"), names)
 
 
 def run_project(folder: Path, files: list[Block]) -> None:
-    """Run the tests of the small project that a page shows, as its reader would."""
+    """Run the tests of the small project that a page shows.
+
+    Of the installed pytest plugins only ours is loaded, by its entry point: the others take a second to import.
+    """
     for block in files:
         path = folder / str(block.title)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.code, "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--rootdir", "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "ratekeeper", "-p", "no:cacheprovider", "-W", "error"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    result = subprocess.run(
+        [*command, "--rootdir", "."], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_example_runs(
     page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = blocks(page.read_text("utf-8"))
-    files = [block for block in found if block.title]
+    examples = blocks(page.read_text("utf-8"))
+    files = [block for block in examples if block.title]
     if files:
         run_project(tmp_path, files)
-    sleepless(monkeypatch)
+    forbid_sleeping(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    with frozen(Still(1_000_000)):
-        run(name_of(page), [block for block in found if not block.title])
+    with frozen(StoppedClock(1_000_000)):
+        run(name_of(page), [block for block in examples if not block.title])
 
 
 def modules_with_examples() -> list[ModuleType]:
     names = [info.name for info in pkgutil.walk_packages(ratekeeper.__path__, "ratekeeper.")]
     sources = {name: ROOT / "src" / (name.replace(".", "/") + ".py") for name in names}
-    found = [name for name, path in sources.items() if path.is_file() and ">>> " in path.read_text("utf-8")]
-    return [ratekeeper, *map(importlib.import_module, found)]
+    with_examples = [name for name, path in sources.items() if path.is_file() and ">>> " in path.read_text("utf-8")]
+    return [ratekeeper, *map(importlib.import_module, with_examples)]
 
 
 @pytest.mark.parametrize("module", modules_with_examples(), ids=lambda module: module.__name__)
 def test_every_example_in_a_docstring_runs(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    sleepless(monkeypatch)
+    forbid_sleeping(monkeypatch)
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0
     assert outcome.failed == 0
@@ -146,7 +153,7 @@ class TestTheRunnerItself:
         run("page.md", blocks(f"{first}\n{second}\n{third}"))
 
     def test_an_example_that_waits_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        sleepless(monkeypatch)
+        forbid_sleeping(monkeypatch)
         page = '```python\nfrom ratekeeper import Limiter\nl = Limiter("1/s")\nl.acquire("a")\nl.acquire("a")\n```\n'
         with pytest.raises(AssertionError, match="waits for real time"):
             run("page.md", blocks(page))
