@@ -119,7 +119,7 @@ async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:
             return await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": verdict.message})
         start = "websocket.http.response"
     fields = [*headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": start + ".start", "status": STATUS[verdict.why], "headers": fields})
+    await send({"type": start + ".start", "status": STATUS[verdict.reason], "headers": fields})
     return await send({"type": start + ".body", "body": b"" if scope.get("method") == "HEAD" else body})
 
 
