@@ -25,6 +25,10 @@ from ratekeeper.adapters.flask import RateLimiter
 from ratekeeper.adapters.route_limit import RouteLimit
 from tests.adapters.django_site import OURS
 
+SOURCES = (
+    "one of ip, user, api_key, tier, route, host, method, all, header:NAME, cookie:NAME, query:NAME, jwt:NAME, "
+    "app:NAME, function:NAME"
+)
 NO_LIMIT = "limits: expected a limit or a list of them, got 5."
 PROXY = "127.0.0.1"
 CLIENTS = [{"X-Forwarded-For": f"192.0.2.{number}"} for number in range(4)]
@@ -255,6 +259,13 @@ def test_facts_of_the_middleware_reach_the_limit():
         (None, {}, "limits: expected a limit or a list of them, got None."),
         ([5], {}, "limit: expected text such as '100/minute' or a Limit, got 5 (int)."),
         ("5/minute", {"by": 5}, "rules[0].by[1] (rule '5/minute'): expected text, got 5."),
+        ("5/minute", {"by": "jwt"}, f"expected {SOURCES}, got 'jwt'. A name is missing, as in 'jwt:sub'."),
+        (
+            "5/minute",
+            {"by": "header:"},
+            f"expected {SOURCES}, got 'header:'. A name is missing, as in 'header:X-Api-Key'.",
+        ),
+        ("5/minute", {"by": "usr"}, f"expected {SOURCES}, got 'usr'. Did you mean 'user'?"),
     ],
 )
 def test_what_is_no_limit_of_a_route_is_refused(make, limit, words, message):

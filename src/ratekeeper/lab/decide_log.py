@@ -113,7 +113,7 @@ class Peers(dict[str, str]):
 
     def __missing__(self, client: str) -> str:
         found = client
-        if self.addresses.learn(client).address is None:
+        if self.addresses.parse(client).address is None:
             # fd00::/8 is nobody's on the Internet; 56 bits of a digest keep names apart under the usual prefix of 64.
             digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).digest()
             found = str(IPv6Address(b"\xfd" + digest + bytes(8)))

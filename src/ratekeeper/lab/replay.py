@@ -136,7 +136,7 @@ def opened(
         policy = Policy.parse(dict(rules), store=place, clock=clock, functions=functions)
     closing.callback(policy.close)
     identity = policy.program.identity
-    identity.user_sources.append(("app:user", identity.source("app:user")))  # as the log says, whatever token told it
+    identity.add_user_source("app:user")  # as the log says, whatever token told it
     return policy
 
 
