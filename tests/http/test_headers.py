@@ -34,7 +34,7 @@ def check_fields(verdict, dialect="draft-11"):
             after = int(found["retry-after"])
             assert after >= 1
             assert found["retry-after"].isdigit()
-            refused = [(label.leased, decision.retry_after) for label, decision in verdict.shown if not decision]
+            refused = [(label.leased, decision.retry_after) for label, decision in verdict.limits if not decision]
             exact = max(0.0 if leased else wait for leased, wait in refused)  # a lease may come back at any moment
             assert exact <= after < exact + 1 or after == 1
             assert reset == after if dialect == "draft-11" else reset >= after

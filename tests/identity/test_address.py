@@ -130,11 +130,11 @@ def test_the_right_most_untrusted_is_found(peer, chain):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr("ratekeeper.identity.address.MOST_KNOWN", 10)
+    monkeypatch.setattr("ratekeeper.identity.address.MOST_CACHED", 10)
     addresses = Addresses()
     for number in range(1000):
         assert addresses.find(Request(peer=f"192.0.{number // 256}.{number % 256}")).subject.startswith("192.0.")
-        assert len(addresses.known) <= 10
+        assert len(addresses._cache) <= 10
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
@@ -145,7 +145,7 @@ def test_of_ten_thousand_elements_only_the_last_are_read(header):
     chain = [f"{prefix}10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(10_000)]
     found = trusting.find(Request(peer="10.0.0.1", headers=[(header, ", ".join(chain))]))
     assert found.trusted  # the last that could be named: not "no limit", and nobody else's
-    assert len(trusting.known) <= 33
+    assert len(trusting._cache) <= 33
     spoofed = [*chain, prefix + "198.51.100.7", prefix + "10.9.9.9"]
     assert trusting.find(Request(peer="10.0.0.1", headers=[(header, ", ".join(spoofed))])).subject == "198.51.100.7"
     lines = [(header, one) for one in spoofed]

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from ratekeeper import InvalidRules, Policy, Request
-from ratekeeper.identity.jwt import HURRY_FOR, Tokens, fetch_url
+from ratekeeper.identity.jwt import RETRY_AFTER, Tokens, fetch_url
 
 SECRET = "a secret that is long enough for every one of them: " + "x" * 32
 FAR = 4_000_000_000
@@ -177,7 +177,7 @@ def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
         answers.append(jwks(two=other))
         assert seen(own, rotated)[0] is None  # unknown key: not believed, and not fetched again at once
         assert len(asked) == 1
-        tokens.tried_at -= HURRY_FOR + 1
+        tokens.tried_at -= RETRY_AFTER + 1
         assert seen(own, rotated)[0] is None  # this one starts the fetch
         with tokens.fetching:
             pass
@@ -225,7 +225,7 @@ def test_a_key_set_that_cannot_be_fetched_is_tried_again_and_believes_nobody(key
         with tokens.fetching:  # whoever fetches has finished
             pass
         assert tokens.claims(jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})) == {}
-        seconds[0] += HURRY_FOR + 1
+        seconds[0] += RETRY_AFTER + 1
     with tokens.fetching:
         pass
     assert len(tries) == 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.adapters import policy_of
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_template import route_of
-from ratekeeper.http.verdict import STATUS
+from ratekeeper.http.verdict import STATUS, HttpVerdict
 from ratekeeper.identity.request import new_request
 from ratekeeper.units import SECOND
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ratekeeper.http.headers import Field
-    from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.policy import Policy
 
@@ -61,7 +60,9 @@ class RateLimitMiddleware:
         policy = self.policy
         if policy.asks_route:
             request.route = route_of(scope, self._app)
-        verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
+        verdict: Any = policy.answer(request) if policy.blocking else policy.check(request)
+        if verdict.__class__ is not HttpVerdict:  # an awaitable: the store must be asked
+            verdict = await verdict
         limits: RequestLimits | None = scope.get(LIMITS)  # another middleware in front of this one has put it there
         if not verdict.allowed:
             if limits is not None:
@@ -118,7 +119,7 @@ async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:
             return await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": verdict.message})
         start = "websocket.http.response"
     fields = [*headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": start + ".start", "status": STATUS[verdict.why], "headers": fields})
+    await send({"type": start + ".start", "status": STATUS[verdict.reason], "headers": fields})
     return await send({"type": start + ".body", "body": b"" if scope.get("method") == "HEAD" else body})
 
 

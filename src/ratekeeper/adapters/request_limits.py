@@ -72,7 +72,7 @@ class RequestLimits:
 
     async def acheck(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
         """``check`` for an event loop; if the client has left, raise CancelledError."""
-        verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
+        verdict = await policy.acheck(request)
         if not verdict.allowed:
             await self.arefuse(verdict)
             return verdict

@@ -1,4 +1,4 @@
-"""Decisions -> HTTP fields, in dialects by name.
+"""Decisions -> HTTP header fields, in dialects by name.
 
 ``x-ratelimit``        X-RateLimit-Limit, -Remaining, -Reset; Reset is the Unix time of full recovery (GitHub's way)
 ``x-ratelimit-delta``  the same with Reset in seconds from now (Envoy's way)
@@ -8,7 +8,7 @@
 ``draft-3``            RateLimit-Limit with its windows, -Remaining, -Reset, up to -03
 
 Law: whatever the verdict, each field parses by its own grammar (RFC 9651 where it is structured), Retry-After is a
-whole number of at least 1 and never early, and nothing tells who was counted.
+whole number of at least 1 and never too early, and no field identifies the client.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from ratekeeper.rules.rule import Rule
 
     Field = tuple[bytes, bytes]
-    Shown = Sequence[tuple["LimitLabel", Decision]]
-    Dialect = Callable[["LimitLabel", int, float, int, Shown], list[Field]]
+    Limits = Sequence[tuple["LimitLabel", Decision]]
+    Dialect = Callable[["LimitLabel", int, float, int, Limits], list[Field]]
 
-LARGEST = 999_999_999_999_999  # the largest whole number of a structured field; one more and the field is void
+LARGEST = 999_999_999_999_999  # of a structured field's integers; a larger one makes the whole field invalid
 SECOND = 1_000_000
-MOST_TOLD = 1024
+MOST_CACHED = 1024  # entries of each cache of a label
 NO_STORE = (b"cache-control", b"no-store")
 JSON = (b"content-type", b"application/json")
 USUAL_BODY = (
     b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
     b'"limit": %d, "retry_after": %d, "reset_at": %d}'
 )
-WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota comes back at once, not little by little
+WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota returns all at once, not bit by bit
 
 
 class LimitLabel:
-    """What headers say of one limit, as far as it never changes."""
+    """The parts of the headers that are the same for every decision of one limit."""
 
     __slots__ = (
         "algorithm", "capacity", "count", "hidden", "item", "leased", "limit_field", "name", "old_policy", "policy",
-        "policy_field", "refused", "rule", "seconds", "told", "warn_below", "warns", "weight", "window",
+        "policy_field", "refusals", "rule", "seconds", "usual_fields", "warn_below", "warns", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, limit: Limit, alone: bool) -> None:
@@ -61,36 +61,36 @@ class LimitLabel:
         self.item = quoted(self.name)
         self.capacity = limit.capacity
         self.weight = 1 / limit.capacity
-        self.count = min(LARGEST, limit.count * seconds * SECOND // limit.micros)  # what fits into whole seconds
+        self.count = min(LARGEST, limit.count * seconds * SECOND // limit.micros)  # in whole seconds
         self.seconds = seconds
         self.window = limit.algorithm in WINDOWS
         self.limit_field = (b"x-ratelimit-limit", b"%d" % limit.capacity)
         self.leased = limit.is_leased
         self.policy = b"%b;q=%d;w=%d" % (self.item, self.count, seconds)
         self.old_policy = b"%d;w=%d" % (self.count, seconds)
-        if self.leased:  # so many at once: no time is in it
+        if self.leased:  # a number of slots: there is no window
             self.policy = b'%b;q=%d;qu="concurrent-requests"' % (self.item, limit.count)
             self.old_policy = b"%d" % limit.count
         self.policy_field = (b"ratelimit-policy", self.policy)
-        self.told: dict[int, tuple[Field, ...]] = {}
-        self.refused: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}
+        self.usual_fields: dict[int, tuple[Field, ...]] = {}  # by what remains
+        self.refusals: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}  # by wait, remaining, reset
         self.hidden = limit.is_unlimited or not rule.headers
         self.warn_below = -1 if rule.warn_at is None else limit.capacity - ceil(limit.capacity * rule.warn_at)
         self.warns = rule.warn_at is not None
 
-    def tell(self, left: int) -> tuple[Field, ...]:
-        """The usual fields that depend on what is left, remembered: most responses carry one of few numbers."""
-        if len(self.told) >= MOST_TOLD:
-            self.told.clear()
+    def make_usual_fields(self, left: int) -> tuple[Field, ...]:
+        """Make the usual fields for what is left, and cache them: most responses have one of few numbers."""
+        if len(self.usual_fields) >= MOST_CACHED:
+            self.usual_fields.clear()
         ratelimit = b"%b;r=%d;t=%d" % (self.item, left, effective_window(self, left, 0.0))
         remaining = (b"x-ratelimit-remaining", b"%d" % left)
-        self.told[left] = found = (self.limit_field, remaining, (b"ratelimit", ratelimit))
-        return found
+        self.usual_fields[left] = fields = (self.limit_field, remaining, (b"ratelimit", ratelimit))
+        return fields
 
-    def refuse(self, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
-        """The usual fields and body of a refusal, remembered: who hammers is told the same for a second."""
-        if len(self.refused) >= MOST_TOLD:
-            self.refused.clear()
+    def make_refusal(self, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
+        """Make the usual fields and body of a refusal, and cache them: they are the same for a second."""
+        if len(self.refusals) >= MOST_CACHED:
+            self.refusals.clear()
         body = USUAL_BODY % (wait, b"" if wait == 1 else b"s", self.capacity, wait, reset_at)
         fields = (
             self.limit_field,
@@ -102,26 +102,26 @@ class LimitLabel:
             NO_STORE,
             JSON,
         )
-        self.refused[wait, left, reset_at] = fields, body
+        self.refusals[wait, left, reset_at] = fields, body
         return fields, body
 
 
 def quoted(name: str) -> bytes:
-    """A structured-field string; names are printable ASCII, as ``config.py`` made sure."""
+    """A structured-field string; the schema of a rules file admits names of printable ASCII only."""
     return b'"%b"' % name.encode("ascii").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
-def binding(shown: Shown) -> tuple[LimitLabel, Decision]:
+def binding(limits: Limits) -> tuple[LimitLabel, Decision]:
     """The refusal with the longest wait, else the limit with the smallest share left."""
-    if len(shown) == 1:
-        return shown[0]
-    refused = [pair for pair in shown if not pair[1].allowed]
+    if len(limits) == 1:
+        return limits[0]
+    refused = [pair for pair in limits if not pair[1].allowed]
     if refused:
         return max(refused, key=lambda pair: weight(pair[1]))
-    return min(shown, key=lambda pair: pair[1].remaining * pair[0].weight)
+    return min(limits, key=lambda pair: pair[1].remaining * pair[0].weight)
 
 
-def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
     return [
         label.limit_field,
         (b"x-ratelimit-remaining", b"%d" % left),
@@ -129,7 +129,7 @@ def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, shown: Sh
     ]
 
 
-def x_ratelimit_delta(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+def x_ratelimit_delta(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
     return [
         label.limit_field,
         (b"x-ratelimit-remaining", b"%d" % left),
@@ -137,41 +137,41 @@ def x_ratelimit_delta(label: LimitLabel, left: int, reset: float, wait: int, sho
     ]
 
 
-def draft_11(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+def draft_11(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
     window = wait or effective_window(label, left, reset)
-    if len(shown) == 1:
+    if len(limits) == 1:
         policy = label.policy_field
     else:
-        policy = (b"ratelimit-policy", b", ".join([label.policy for label, _ in shown]))
+        policy = (b"ratelimit-policy", b", ".join([label.policy for label, _ in limits]))
     if label.leased and not wait:
         return [policy, (b"ratelimit", b"%b;r=%d" % (label.item, left))]
     return [policy, (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, window))]
 
 
 def effective_window(label: LimitLabel, left: int, reset: float) -> int:
-    """Seconds within which a client should use no more than what is left."""
+    """The seconds in which a client should use no more than what is left."""
     if label.window:
         return ceil(reset) or label.seconds
     return -(-left * label.seconds // label.count) or 1
 
 
-def draft_7(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
+def draft_7(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
     after = max(wait, ceil(reset))
     return [
         (b"ratelimit", b"limit=%d, remaining=%d, reset=%d" % (label.capacity, left, after)),
-        (b"ratelimit-policy", old_policies(shown)),
+        (b"ratelimit-policy", old_policies(limits)),
     ]
 
 
-def draft_6(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
-    return [*plain(b"%d" % label.capacity, left, reset, wait), (b"ratelimit-policy", old_policies(shown))]
+def draft_6(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
+    return [*separate_fields(b"%d" % label.capacity, left, reset, wait), (b"ratelimit-policy", old_policies(limits))]
 
 
-def draft_3(label: LimitLabel, left: int, reset: float, wait: int, shown: Shown) -> list[Field]:
-    return plain(b"%d, %b" % (label.capacity, old_policies(shown)), left, reset, wait)
+def draft_3(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
+    return separate_fields(b"%d, %b" % (label.capacity, old_policies(limits)), left, reset, wait)
 
 
-def plain(limit: bytes, left: int, reset: float, wait: int) -> list[Field]:
+def separate_fields(limit: bytes, left: int, reset: float, wait: int) -> list[Field]:
     return [
         (b"ratelimit-limit", limit),
         (b"ratelimit-remaining", b"%d" % left),
@@ -179,8 +179,8 @@ def plain(limit: bytes, left: int, reset: float, wait: int) -> list[Field]:
     ]
 
 
-def old_policies(shown: Shown) -> bytes:
-    return b", ".join([label.old_policy for label, _ in shown])
+def old_policies(limits: Limits) -> bytes:
+    return b", ".join([label.old_policy for label, _ in limits])
 
 
 DIALECTS: dict[str, Dialect] = {
@@ -197,10 +197,10 @@ EXPOSED = (
 )
 
 
-def warning(shown: Shown, graced: Sequence[str]) -> list[Field]:
-    """X-RateLimit-Warning: a list of rule names, each with what is used of it in percent, or with ``?grace``."""
+def warning(limits: Limits, graced: Sequence[str]) -> list[Field]:
+    """X-RateLimit-Warning: a list of limits, each with ``;used=`` and its used share in percent, or with ``;grace``."""
     items = []
-    for label, decision in shown:
+    for label, decision in limits:
         if label.rule.name in graced:
             items.append(b"%b;grace" % label.item)
         elif decision.remaining <= label.warn_below:

@@ -1,10 +1,12 @@
-"""Whose address is it: the socket's peer, or whom a trusted proxy speaks for.
+"""Find the client's address: the socket's peer, or the client that a trusted proxy forwards.
 
-Law: an address that a client wrote is never believed.  Start at the socket's peer; while the address at hand is a
-trusted proxy, step one element to the left in the one configured header; stop at the first that is not trusted or
-cannot be read.  Two views of an address are kept apart: *who it is* (for trust and ``allow_from``; only IPv4-mapped
-forms are unmapped) and *what is counted* (IPv6 by prefix; NAT64, 6to4 and Teredo as the IPv4 host inside them, else
-all of them would share, or one of them would own, many counters).
+Law: an address that a client wrote is never believed.  Start at the socket's peer.  While the address is that of a
+trusted proxy, step one element to the left in the one configured header.  Stop at the first address that is not trusted
+or cannot be read.
+
+An address has two uses.  Trust and ``allow_from`` look at the address itself; only IPv4-mapped forms are unmapped.
+Limits count a *subject*: IPv6 by prefix, and NAT64, 6to4 and Teredo as the IPv4 host inside them.  Otherwise all hosts
+behind NAT64 would share one counter, and one host with 6to4 would have many.
 """
 
 from __future__ import annotations
@@ -20,19 +22,17 @@ if TYPE_CHECKING:
     Address = IPv4Address | IPv6Address
     Network = IPv4Network | IPv6Network
 
-UNIX = "unix"  # a peer without an address, and the word that trusts it
-UNKNOWN = "unknown"  # a peer whose address cannot be read: all of them are counted as one
+UNIX = "unix"  # the peer of a UNIX socket, and the word that trusts it
+UNKNOWN = "unknown"  # peers whose address cannot be read share one counter
 NAT64 = int(IPv6Address("64:ff9b::")) >> 32
-MOST_KNOWN = 16_384  # addresses remembered, so that parsing them is paid once
+MOST_CACHED = 16_384  # addresses
 LONGEST_TEXT = 100
-MOST_HOPS = (
-    32  # elements of a header that are looked at, from the right: what is left of them a client may have written
-)
-LONGEST_LINE = 4_096  # letters of a Forwarded line, from the right
+MOST_HOPS = 32  # elements of a header, from the right; a client may have written those on the left
+LONGEST_LINE = 4_096  # characters of a Forwarded line, from the right
 
 
 class Networks:
-    """A set of networks; knows quickly whether an address is in one."""
+    """A set of networks, with a quick test whether an address is in one."""
 
     __slots__ = ("has_unix", "networks", "texts")
 
@@ -50,14 +50,14 @@ class Networks:
         if address is None:
             return self.has_unix
         version, number = address.version, int(address)  # type: ignore[attr-defined, call-overload]
-        return any(version == own and number >> shift == prefix for own, prefix, shift in self.networks)
+        return any(version == each and number >> shift == prefix for each, prefix, shift in self.networks)
 
     def __bool__(self) -> bool:
         return bool(self.texts)
 
 
 class ClientAddress:
-    """What is known of one peer or header element."""
+    """A parsed address: the subject that limits count for it, and whether it is a trusted proxy."""
 
     __slots__ = ("address", "subject", "trusted")
 
@@ -68,7 +68,7 @@ class ClientAddress:
 
 
 class Addresses:
-    """Finds the client's address in a request.  ``header`` is the one that trusted proxies write."""
+    """Finds the client's address in a request.  ``header`` is the header that trusted proxies write."""
 
     def __init__(
         self,
@@ -79,67 +79,73 @@ class Addresses:
     ) -> None:
         self.trusted = Networks(trusted)
         self.header = header.lower().encode("latin-1")
-        self.ipv4_shift = 32 - ipv4_prefix
-        self.ipv6_shift = 128 - ipv6_prefix
-        self.known: dict[str | None, ClientAddress] = {}
+        self._ipv4_shift = 32 - ipv4_prefix
+        self._ipv6_shift = 128 - ipv6_prefix
+        self._cache: dict[str | None, ClientAddress] = {}
 
     def find(self, request: Request) -> ClientAddress:
-        """Whom to count for ``request``."""
-        here = self.known.get(request.peer) or self.learn(request.peer)
-        if not here.trusted:
-            return here
-        return self.behind(here, request)
+        """Return the address of the client that sent ``request``."""
+        peer = self._cache.get(request.peer) or self._parse(request.peer)
+        if not peer.trusted:
+            return peer
+        return self._forwarded(peer, request)
 
-    def behind(self, here: ClientAddress, request: Request) -> ClientAddress:
+    def parse(self, text: str | None) -> ClientAddress:
+        """Parse the address of a peer; None is a UNIX socket."""
+        return self._cache.get(text) or self._parse(text)
+
+    def _forwarded(self, peer: ClientAddress, request: Request) -> ClientAddress:
+        """Return the first address behind the trusted proxies, from right to left."""
         lines = request.values(self.header)
         if not lines:
-            return here
-        if self.header == b"forwarded":  # line by line: a quote that a client left open ends with its line
+            return peer
+        if self.header == b"forwarded":  # line by line, so that a quote that a client left open ends with its line
             elements = [element for line in lines[-MOST_HOPS:] for element in forwarded_for(line[-LONGEST_LINE:])]
         elif self.header == b"x-forwarded-for":
             elements = ",".join(lines).rsplit(",", MOST_HOPS)[-MOST_HOPS:]
-        else:  # X-Real-IP and its like carry one address
+        else:  # X-Real-IP and the like contain one address
             elements = lines[-1:]
+        client = peer
         for element in reversed(elements[-MOST_HOPS:]):
             text = bare_address(element)
-            found = (self.known.get(text) or self.learn(text)) if text else None
-            if found is None or found.address is None:  # unreadable: whoever wrote it is the last we can name
+            hop = (self._cache.get(text) or self._parse(text)) if text else None
+            if hop is None or hop.address is None:  # unreadable: count the proxy that wrote it
                 break
-            here = found
-            if not here.trusted:
+            client = hop
+            if not client.trusted:
                 break
-        return here
+        return client
 
-    def learn(self, text: str | None) -> ClientAddress:
+    def _parse(self, text: str | None) -> ClientAddress:
         if text is None or text == "" or text.startswith("/"):
-            found = ClientAddress(None, UNIX, self.trusted.has_unix)
+            parsed = ClientAddress(None, UNIX, self.trusted.has_unix)
         else:
             address = parse_address(text)
             if address is None:
-                found = ClientAddress(None, UNKNOWN, False)
+                parsed = ClientAddress(None, UNKNOWN, False)
             else:
-                found = ClientAddress(address, self.subject(address), address in self.trusted)
+                parsed = ClientAddress(address, self._subject(address), address in self.trusted)
         if text is not None and len(text) > LONGEST_TEXT:
-            return found
-        if len(self.known) >= MOST_KNOWN:
-            self.known.clear()
-        self.known[text] = found
-        return found
+            return parsed
+        if len(self._cache) >= MOST_CACHED:
+            self._cache.clear()
+        self._cache[text] = parsed
+        return parsed
 
-    def subject(self, address: Address) -> str:
-        """What is counted: ``203.0.113.9``, ``2001:db8:1:2::/64``."""
+    def _subject(self, address: Address) -> str:
+        """What limits count: ``203.0.113.9``, ``2001:db8:1:2::/64``."""
         counted = embedded(address)
         if counted.version == 4:
-            shift = self.ipv4_shift
+            shift = self._ipv4_shift
             if not shift:
                 return str(counted)
             return f"{IPv4Address(int(counted) >> shift << shift)}/{32 - shift}"
-        shift = self.ipv6_shift
+        shift = self._ipv6_shift
         return f"{IPv6Address(int(counted) >> shift << shift)}/{128 - shift}"
 
 
 def parse_address(text: str) -> Address | None:
-    """The address in ``text``, without zone and unmapped from IPv6; None if it is none."""
+    """Parse an address, without its zone and unmapped from IPv6; None if the text is not an address."""
     text = text.partition("%")[0]
     if len(text) > LONGEST_TEXT or not text.isascii():
         return None
@@ -152,7 +158,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def embedded(address: Address) -> Address:
-    """The IPv4 host that a NAT64, 6to4 or Teredo address stands for; else the address itself."""
+    """The IPv4 host inside a NAT64, 6to4 or Teredo address; else the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if int(address) >> 32 == NAT64:
@@ -178,25 +184,25 @@ def forwarded_for(text: str) -> list[str]:
     """The ``for=`` of each element of a Forwarded header (RFC 7239), "" where it has none."""
     elements = []
     for element in split_outside_quotes(text, ","):
-        found = ""
+        client = ""
         for pair in split_outside_quotes(element, ";"):
             name, _, value = pair.partition("=")
             if name.strip().lower() == "for":
-                found = unquoted(value.strip())
-        elements.append(found)
+                client = unquoted(value.strip())
+        elements.append(client)
     return elements
 
 
-def split_outside_quotes(text: str, mark: str) -> list[str]:
-    parts, start, quoted, skip = [], 0, False, False
-    for place, letter in enumerate(text):
-        if skip:
-            skip = False
-        elif quoted and letter == "\\":
-            skip = True
-        elif letter == '"':
-            quoted = not quoted
-        elif letter == mark and not quoted:
+def split_outside_quotes(text: str, separator: str) -> list[str]:
+    parts, start, is_quoted, is_escaped = [], 0, False, False
+    for place, character in enumerate(text):
+        if is_escaped:
+            is_escaped = False
+        elif is_quoted and character == "\\":
+            is_escaped = True
+        elif character == '"':
+            is_quoted = not is_quoted
+        elif character == separator and not is_quoted:
             parts.append(text[start:place])
             start = place + 1
     parts.append(text[start:])
@@ -206,11 +212,11 @@ def split_outside_quotes(text: str, mark: str) -> list[str]:
 def unquoted(value: str) -> str:
     if len(value) < 2 or not (value.startswith('"') and value.endswith('"')):
         return value
-    inside, plain, skip = value[1:-1], [], False
-    for letter in inside:
-        if letter == "\\" and not skip:
-            skip = True
+    characters, is_escaped = [], False
+    for character in value[1:-1]:
+        if character == "\\" and not is_escaped:
+            is_escaped = True
             continue
-        skip = False
-        plain.append(letter)
-    return "".join(plain)
+        is_escaped = False
+        characters.append(character)
+    return "".join(characters)

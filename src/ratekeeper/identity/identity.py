@@ -1,11 +1,11 @@
-"""Who is counted: a request -> the parts of a key, and the tier.
+"""Identify the client: a request -> the parts of a key, and the tier.
 
 A source names where a part comes from: ``ip``, ``user``, ``api_key``, ``tier``, ``route``, ``host``, ``method``,
 ``all``, ``header:NAME``, ``cookie:NAME``, ``query:NAME``, ``jwt:CLAIM``, ``app:FACT`` (what the application verified
-itself) or ``function:NAME``.  Where a part is missing, the address stands in for it under a tag of its own: a caller
-without an identity is counted by address, never not at all, and never in somebody else's counter.
+itself) or ``function:NAME``.  If a request lacks a part, the client's address replaces it, under a tag of its own.  So
+a client without an identity is counted by address: it is never left out, and never in another client's counter.
 
-Law: no I/O; two different subjects never give one key.
+Law: no I/O; two different subjects never have the same key.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 from hashlib import blake2b, sha256
 from typing import Any
 
+from ratekeeper.errors import did_you_mean
 from ratekeeper.identity.address import Addresses, ClientAddress
-from ratekeeper.identity.jwt import NOTHING
+from ratekeeper.identity.jwt import NO_CLAIMS
 from ratekeeper.identity.request import Request
 
 TYPE_CHECKING = False
@@ -23,18 +24,26 @@ if TYPE_CHECKING:
 
     from ratekeeper.identity.jwt import Claims, Tokens
 
-    Part = Callable[["Caller"], str | None]
+    Reader = Callable[["Caller"], str | None]
 
 PLAIN = ("ip", "user", "api_key", "tier", "route", "host", "method", "all")
 NAMED = ("header", "cookie", "query", "jwt", "app", "function")
-SHARED = frozenset({"tier", "route", "host", "method", "all"})  # parts that do not tell callers apart
+SHARED = frozenset({"tier", "route", "host", "method", "all"})  # parts that many clients have in common
+EXAMPLES = {
+    "header": "header:X-Api-Key",
+    "cookie": "cookie:session",
+    "query": "query:key",
+    "jwt": "jwt:sub",
+    "app": "app:user",
+    "function": "function:NAME",
+}
 MISSING: Any = object()
 LONGEST_PART = 512
-MOST_NAMED = 1024  # secrets whose digest is remembered
+MOST_CACHED = 1024  # digests of secrets
 
 
 class ApiKey:
-    """Who holds a known API key."""
+    """The user and the tier of a listed API key."""
 
     __slots__ = ("tier", "user")
 
@@ -44,7 +53,7 @@ class ApiKey:
 
 
 class Identity:
-    """The configured ways to tell who somebody is."""
+    """The configured ways to identify a client."""
 
     def __init__(
         self,
@@ -60,47 +69,71 @@ class Identity:
     ) -> None:
         self.addresses = addresses
         self.tokens = tokens
-        self.api_keys = api_keys  # by the SHA-256 of the key in hex; None: every key is believed
-        self.functions = functions or {}
-        self.named: dict[str, str] = {}
-        self.user_sources = [(source, self.source(source)) for source in user]
-        self.key_sources = [self.raw_source(source) for source in api_key]
-        self.tier_sources = [self.tier_source(source) for source in tier_from]
-        self.tier_default = tier_default
         self.sources = frozenset([*user, *tier_from])
+        self._api_keys = api_keys  # by the SHA-256 of the key in hex; None: every key is believed
+        self._functions = functions or {}
+        self._digests: dict[str, str] = {}
+        self.user_sources = [(source, self.source(source)) for source in user]
+        self._key_readers = [self._raw_source(source) for source in api_key]
+        self._tier_readers = [self._tier_source(source) for source in tier_from]
+        self._tier_default = tier_default
 
-    def add_user_source(self, source: str) -> None:
-        """Read the user from ``source`` too, where no other source has it."""
-        self.user_sources.append((source, self.source(source)))
-
-    def source(self, source: str) -> Part:
-        """What reads ``source``: text that may be shown nowhere, or None where it is missing."""
+    def source(self, source: str) -> Reader:
+        """Return the function that reads ``source``; it returns None if a request lacks it."""
         kind, _, name = source.partition(":")
-        if kind in ("header", "cookie", "query", "api_key"):  # may be secrets: only their digest goes on
-            raw = self.raw_api_key if kind == "api_key" else self.raw_source(source)
-            return lambda caller: self.believed(raw(caller))
+        if kind in ("header", "cookie", "query", "api_key"):  # may be secrets: only their digest leaves this file
+            raw = self._raw_api_key if kind == "api_key" else self._raw_source(source)
+            return lambda caller: self._name_of_secret(raw(caller))
         if kind in ("jwt", "app", "function"):
-            read = self.plain_source(kind, name)
+            read = self._verified_source(kind, name)
             return lambda caller: tagged(read(caller))
         return PLAIN_PARTS[kind]
 
-    def plain_source(self, kind: str, name: str) -> Part:
+    def add_user_source(self, source: str) -> None:
+        """Take the user from ``source`` too, if the sources before it name nobody."""
+        self.user_sources.append((source, self.source(source)))
+
+    def unverified(self, by: Sequence[object]) -> str | None:
+        """Return the first source in ``by`` that a client may make up: with a new value it becomes a new client."""
+        if self._api_keys is not None:  # only listed keys are believed
+            return None
+        for source in by:
+            for name in [name for name, _ in self.user_sources] if source == "user" else [source]:
+                if isinstance(name, str) and name.startswith(("header:", "cookie:", "query:", "api_key")):
+                    return name
+        return None
+
+    def user(self, caller: Caller) -> str | None:
+        """Return the user who sent the request; None if no source names one."""
+        for _, read in self.user_sources:
+            if name := read(caller):
+                return name
+        return None
+
+    def tier(self, caller: Caller) -> str:
+        """Return the tier of the caller."""
+        for read in self._tier_readers:
+            if tier := read(caller):
+                return tier
+        return self._tier_default
+
+    def _verified_source(self, kind: str, name: str) -> Reader:
         if kind == "jwt":
             return lambda caller: scalar(caller.claims.get(name))
         if kind == "app":
-            return lambda caller: scalar((caller.request.facts or NOTHING).get(name))
-        function = self.functions[name]
+            return lambda caller: scalar((caller.request.facts or NO_CLAIMS).get(name))
+        function = self._functions[name]
         return lambda caller: scalar(function(caller.request))
 
-    def tier_source(self, source: str) -> Part:
+    def _tier_source(self, source: str) -> Reader:
         kind, _, name = source.partition(":")
         if kind == "api_key":
-            return self.tier_of_key
+            return self._tier_of_key
         if kind == "header":
-            return lambda caller: self.tier_of_proxy(caller, name.lower().encode("latin-1"))
-        return self.plain_source(kind, name)
+            return lambda caller: self._tier_of_proxy(caller, name.lower().encode("latin-1"))
+        return self._verified_source(kind, name)
 
-    def raw_source(self, source: str) -> Part:
+    def _raw_source(self, source: str) -> Reader:
         kind, _, name = source.partition(":")
         if kind == "header":
             header = name.lower().encode("latin-1")
@@ -111,91 +144,69 @@ class Identity:
             return lambda caller: cookie(caller.request, name)
         return lambda caller: query(caller.request, name)
 
-    def raw_api_key(self, caller: Caller) -> str | None:
-        for read in self.key_sources:
+    def _raw_api_key(self, caller: Caller) -> str | None:
+        for read in self._key_readers:
             if text := read(caller):
                 return text
         return None
 
-    def believed(self, secret: str | None) -> str | None:
-        """The name for a secret: its holder if it is known, its digest if none are listed."""
+    def _name_of_secret(self, secret: str | None) -> str | None:
+        """The name that stands for a secret: the user of a listed key; the digest if no keys are listed."""
         if secret is None:
             return None
-        if self.api_keys is None:
-            known = self.named.get(secret)
-            if known is None:
-                if len(self.named) >= MOST_NAMED:
-                    self.named.clear()
-                known = "key:" + blake2b(secret.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        if self._api_keys is None:
+            name = self._digests.get(secret)
+            if name is None:
+                if len(self._digests) >= MOST_CACHED:
+                    self._digests.clear()
+                name = "key:" + blake2b(secret.encode("utf-8", "replace"), digest_size=16).hexdigest()
                 if len(secret) <= LONGEST_PART:
-                    self.named[secret] = known
-            return known
+                    self._digests[secret] = name
+            return name
         digest = sha256(secret.encode("utf-8", "replace")).hexdigest()
-        holder = self.api_keys.get(digest)
-        if holder is None:
+        key = self._api_keys.get(digest)
+        if key is None:
             return None
-        return "key:" + digest if holder.user is None else "user:" + holder.user
+        return "key:" + digest if key.user is None else "user:" + key.user
 
-    def unverified(self, by: Sequence[object]) -> str | None:
-        """The first source of a key that a client may make up as it likes: with a new one it is somebody else."""
-        if self.api_keys is not None:  # then only those that are listed are believed
+    def _tier_of_key(self, caller: Caller) -> str | None:
+        secret = self._raw_api_key(caller)
+        if secret is None or self._api_keys is None:
             return None
-        for source in by:
-            for own in [own for own, _ in self.user_sources] if source == "user" else [source]:
-                if isinstance(own, str) and own.startswith(("header:", "cookie:", "query:", "api_key")):
-                    return own
-        return None
+        key = self._api_keys.get(sha256(secret.encode("utf-8", "replace")).hexdigest())
+        return None if key is None else key.tier
 
-    def user(self, caller: Caller) -> str | None:
-        for _, read in self.user_sources:
-            if found := read(caller):
-                return found
-        return None
-
-    def tier(self, caller: Caller) -> str:
-        for read in self.tier_sources:
-            if found := read(caller):
-                return found
-        return self.tier_default
-
-    def tier_of_key(self, caller: Caller) -> str | None:
-        secret = self.raw_api_key(caller)
-        if secret is None or self.api_keys is None:
-            return None
-        known = self.api_keys.get(sha256(secret.encode("utf-8", "replace")).hexdigest())
-        return None if known is None else known.tier
-
-    def tier_of_proxy(self, caller: Caller, header: bytes) -> str | None:
-        """Only a trusted proxy may say in a header what somebody pays for."""
-        peer = self.addresses.known.get(caller.request.peer) or self.addresses.learn(caller.request.peer)
-        return caller.request.value(header) if peer.trusted else None
+    def _tier_of_proxy(self, caller: Caller, header: bytes) -> str | None:
+        """The tier in a header, which only a trusted proxy may set."""
+        is_trusted = self.addresses.parse(caller.request.peer).trusted
+        return caller.request.value(header) if is_trusted else None
 
 
 class Caller:
-    """Who sent one request; each answer is worked out when first asked for."""
+    """The sender of one request; each attribute is computed when it is first read."""
 
-    __slots__ = ("_claims", "_known", "_tier", "_user", "identity", "request")
+    __slots__ = ("_claims", "_client_address", "_tier", "_user", "identity", "request")
 
     def __init__(self, identity: Identity, request: Request) -> None:
         self.identity = identity
         self.request = request
-        self._known: Any = MISSING
+        self._client_address: Any = MISSING
         self._claims: Any = MISSING
         self._user: Any = MISSING
         self._tier: Any = MISSING
 
     @property
-    def known(self) -> ClientAddress:
-        if self._known is MISSING:
-            self._known = self.identity.addresses.find(self.request)
-        return self._known
+    def client_address(self) -> ClientAddress:
+        if self._client_address is MISSING:
+            self._client_address = self.identity.addresses.find(self.request)
+        return self._client_address
 
     @property
     def claims(self) -> Claims:
         if self._claims is MISSING:
             tokens = self.identity.tokens
             token = bearer(self.request.value(tokens.header)) if tokens is not None else None
-            self._claims = tokens.claims(token) if tokens is not None and token else NOTHING
+            self._claims = tokens.claims(token) if tokens is not None and token else NO_CLAIMS
         return self._claims
 
     @property
@@ -211,8 +222,8 @@ class Caller:
         return self._tier
 
 
-PLAIN_PARTS: dict[str, Part] = {
-    "ip": lambda caller: caller.known.subject,
+PLAIN_PARTS: dict[str, Reader] = {
+    "ip": lambda caller: caller.client_address.subject,
     "user": lambda caller: caller.user,
     "tier": lambda caller: caller.tier,
     "route": lambda caller: caller.request.route,
@@ -225,54 +236,58 @@ PLAIN_PARTS: dict[str, Part] = {
 def key_of(
     identity: Identity, by: Sequence[str | Callable[[Request], Any]], template: str = "/**"
 ) -> Callable[[Caller], str]:
-    """What makes the key of a rule from a caller; the same number of parts every time, so that it is injective.
+    """Return the function that makes a rule's key from a caller.
 
-    ``template`` is the rule's own pattern: it names the route where the framework does not.
+    The key always has the same number of parts, so that it is injective.  ``template`` is the rule's own pattern, which
+    names the route if the framework does not.
     """
     if list(by) == ["ip"]:
-        return lambda caller: caller.known.subject
+        return lambda caller: caller.client_address.subject
     if list(by) == ["all"]:
         return lambda caller: "*"
     if list(by) == ["user"]:
-        return lambda caller: "=" + caller.user if caller.user else "@" + caller.known.subject
+        return lambda caller: "=" + caller.user if caller.user else "@" + caller.client_address.subject
 
-    def reader(source: str | Callable[[Request], Any]) -> tuple[Part, bool]:
+    def reader(source: str | Callable[[Request], Any]) -> tuple[Reader, bool]:
         if callable(source):
-            return named_function(source), True
+            return lambda caller: tagged(scalar(source(caller.request))), True
         if source == "route":
             return lambda caller: caller.request.route or template, False
         return identity.source(source), source not in SHARED
 
-    parts = [reader(source) for source in by]
+    def part(caller: Caller, read: Reader, is_personal: bool) -> str:
+        text = read(caller)
+        if text:
+            return "=" + text if is_personal else text
+        return "@" + caller.client_address.subject
 
-    def part(caller: Caller, read: Part, personal: bool) -> str:
-        found = read(caller)
-        if found:
-            return "=" + found if personal else found
-        return "@" + caller.known.subject
-
-    if len(parts) == 1:
-        ((only, personal),) = parts
-        return lambda caller: part(caller, only, personal)
+    readers = [reader(source) for source in by]
+    if len(readers) == 1:
+        ((only, is_personal),) = readers
+        return lambda caller: part(caller, only, is_personal)
 
     def joined(caller: Caller) -> str:
-        found = [part(caller, read, personal) for read, personal in parts]
-        return "".join([f"{len(text)}:{text}" for text in found])
+        parts = [part(caller, read, is_personal) for read, is_personal in readers]
+        return "".join([f"{len(text)}:{text}" for text in parts])
 
     return joined
 
 
-def named_function(function: Callable[[Request], Any]) -> Part:
-    return lambda caller: tagged(scalar(function(caller.request)))
+def source_advice(source: str, plain: Sequence[str], named: Sequence[str]) -> str:
+    """Say how to correct a source that is not valid; empty if there is nothing to suggest."""
+    kind, _, name = source.partition(":")
+    if kind in named and not name:
+        return f"A name is missing, as in {EXAMPLES[kind]!r}."
+    return did_you_mean(kind, [*plain, *named]).strip()
 
 
 def tagged(name: str | None) -> str | None:
-    """A name is never taken for the digest of a secret, whatever it says."""
+    """Tag a verified name, so that it never equals the digest of a secret."""
     return "user:" + name if name else None
 
 
 def scalar(value: object) -> str | None:
-    """Text or a whole number as text; nothing else names anybody."""
+    """Text, or a whole number as text; None for any other value, which identifies no client."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST_PART else "digest:" + sha256(value.encode("utf-8", "replace")).hexdigest()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -281,32 +296,33 @@ def scalar(value: object) -> str | None:
 
 
 def bearer(text: str | None) -> str | None:
-    """The credentials of an Authorization header, whatever its scheme; the text itself if it has none."""
+    """The credentials of an Authorization header, whatever its scheme; the whole text if it has no scheme."""
     if text is None:
         return None
-    scheme, found, rest = text.partition(" ")
-    if not found:
+    scheme, space, credentials = text.partition(" ")
+    if not space:
         return text
-    return rest.strip() or None if scheme.isalnum() else None
+    return credentials.strip() or None if scheme.isalnum() else None
 
 
 def cookie(request: Request, name: str) -> str | None:
-    found = None
+    value = None
     for line in request.values(b"cookie"):
         for pair in line.split(";"):
-            own, _, value = pair.partition("=")
-            if own.strip() == name:
-                if found is not None:  # two of a name: whoever wrote the second wants to be somebody else
+            key, _, text = pair.partition("=")
+            if key.strip() == name:
+                if value is not None:  # a client that sends two may want to be counted as another client
                     return None
-                found = value.strip().strip('"')
-    return found or None
+                value = text.strip().strip('"')
+    return value or None
 
 
 def query(request: Request, name: str) -> str | None:
     from urllib.parse import parse_qsl
 
     try:
-        found = [value for own, value in parse_qsl(request.query.decode("latin-1"), max_num_fields=100) if own == name]
+        pairs = parse_qsl(request.query.decode("latin-1"), max_num_fields=100)
     except ValueError:
         return None
-    return found[0] if len(found) == 1 else None
+    values = [value for key, value in pairs if key == name]
+    return values[0] if len(values) == 1 else None

@@ -1,8 +1,8 @@
-"""Who a signed token says the caller is.  A claim that was not verified does not exist.
+"""The verified claims of a JSON Web Token.  Claims of a token that is not valid are ignored.
 
-Keys come from the rules file, the environment, a file or a JWKS address.  A JWKS address is read by a thread of its
-own, never on the way of a request: until its keys are there, or when a token names a key that is not, the token
-is not believed and the caller is counted by address.
+Keys come from the rules file, the environment, a file or a JWKS URL.  A thread of its own fetches the URL, so that no
+request waits for it.  Until the keys have arrived, or if a token names a key that is not among them, the token is not
+believed, and the client is counted by address.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     Claims = Mapping[str, Any]
 
 log = logging.getLogger("ratekeeper")
-MOST_KNOWN = 8192
-REFRESH_FOR = 600.0  # seconds that a fetched JWKS is used
-HURRY_FOR = 30.0  # at most so often it is fetched, whatever key ids tokens name
+MOST_CACHED = 8192  # verified tokens
+REFRESH_AFTER = 600.0  # seconds: the age at which a JWKS is fetched again
+RETRY_AFTER = 30.0  # seconds between two fetches at least, whatever key ids tokens name
 LONGEST_TOKEN = 8192
 MOST_BYTES = 1_000_000
-NOTHING: Claims = {}
+NO_CLAIMS: Claims = {}
 SECRETS = ("HS256", "HS384", "HS512")
 PUBLIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 class Tokens:
-    """Verifies JSON Web Tokens with one key, or with those of a JWKS."""
+    """Verifies JSON Web Tokens with one key, or with the keys of a JWKS.
+
+    ``fetched`` says that ``jwks`` fetches a URL: it is then called in a thread, and again when the keys are old.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Tokens:
         self.fetched_at = self.tried_at = float("-inf")
         self.fetching = threading.Lock()
         self.process = getpid()
-        self.known: dict[bytes, tuple[float, Claims]] = {}
+        self.verified: dict[bytes, tuple[float, Claims]] = {}  # by digest: valid until, and the claims
         self.is_remote = fetched
         if jwks is not None:
             if fetched:
@@ -77,21 +80,21 @@ class Tokens:
                 self.read_keys(jwks())
 
     def claims(self, text: str) -> Claims:
-        """The verified claims of a token; none of a token that is not good now."""
-        if self.is_remote and self.clock() - self.fetched_at > REFRESH_FOR:
+        """Return the claims of a token; none if it is not valid now."""
+        if self.is_remote and self.clock() - self.fetched_at > REFRESH_AFTER:
             self.refresh()
         if not 0 < len(text) <= LONGEST_TOKEN:
-            return NOTHING
+            return NO_CLAIMS
         name = blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
-        until, claims = self.known.get(name, (0.0, NOTHING))
+        until, claims = self.verified.get(name, (0.0, NO_CLAIMS))
         if until > self.clock():
             return claims
         claims = self.verify(text)
-        if claims:  # a bad token is judged anew: its key may have arrived, and forgers get no cache of ours
-            if len(self.known) >= MOST_KNOWN:
-                self.known.clear()
-            last = float(claims.get("exp", float("inf"))) + self.leeway
-            self.known[name] = (min(last, self.clock() + 60.0), claims)
+        if claims:  # invalid tokens are not cached: their key may arrive, and forgers must not fill the cache
+            if len(self.verified) >= MOST_CACHED:
+                self.verified.clear()
+            expires_at = float(claims.get("exp", float("inf"))) + self.leeway
+            self.verified[name] = (min(expires_at, self.clock() + 60.0), claims)
         return claims
 
     def verify(self, text: str) -> Claims:
@@ -100,15 +103,15 @@ class Tokens:
             try:
                 key_id = self.jwt.get_unverified_header(text).get("kid")
             except self.jwt.PyJWTError:
-                return NOTHING
+                return NO_CLAIMS
             key = self.keys.get(key_id) or (
                 next(iter(self.keys.values())) if len(self.keys) == 1 and key_id is None else None
             )
             if key is None:
                 self.refresh()
-                return NOTHING
+                return NO_CLAIMS
         try:
-            found: Claims = self.jwt.decode(
+            claims: Claims = self.jwt.decode(
                 text,
                 key,
                 algorithms=self.algorithms,
@@ -118,14 +121,14 @@ class Tokens:
                 options={"verify_aud": self.audience is not None, "verify_iss": self.issuer is not None},
             )
         except (self.jwt.PyJWTError, ValueError, TypeError, NotImplementedError):
-            return NOTHING
-        return found
+            return NO_CLAIMS
+        return claims
 
     def refresh(self) -> None:
-        """Fetch the JWKS in a thread, unless one is at it or it was tried a moment ago."""
-        if self.process != getpid():  # a fork copies the lock and not the thread that would give it back
+        """Fetch the JWKS in a thread, unless a thread is fetching it or it was fetched a short time ago."""
+        if self.process != getpid():  # a fork copies the lock, but not the thread that would release it
             self.process, self.fetching, self.tried_at = getpid(), threading.Lock(), float("-inf")
-        if not self.is_remote or self.clock() - self.tried_at < HURRY_FOR:
+        if not self.is_remote or self.clock() - self.tried_at < RETRY_AFTER:
             return
         if self.fetching.acquire(blocking=False):
             self.tried_at = self.clock()
@@ -136,7 +139,7 @@ class Tokens:
             self.read_keys(self.jwks())  # type: ignore[misc]
             self.fetched_at = self.clock()
         except Exception:  # the old keys stay, and a later refresh tries again
-            log.warning("the key set of identity.jwt could not be fetched; the keys known so far stay")
+            log.warning("identity.jwt: cannot fetch the key set; using the old keys until the next attempt")
         finally:
             self.fetching.release()
 
@@ -145,18 +148,18 @@ class Tokens:
 
         keys = {key.key_id: key.key for key in self.jwt.PyJWKSet.from_dict(json.loads(text)).keys}
         self.keys = keys
-        self.known = {}
+        self.verified = {}
 
 
 def fetch_url(url: str, seconds: float = 5.0) -> bytes:
-    """The answer of an https address, at most a megabyte; no part may take so long, nor all of it twice as long."""
+    """Fetch a URL: at most a megabyte, ``seconds`` for each read and twice that in all."""
     from urllib.request import urlopen
 
-    until = time.monotonic() + 2 * seconds
-    found = b""
-    with urlopen(url, timeout=seconds) as answer:
-        while part := answer.read1(65_536):
-            found += part
-            if len(found) > MOST_BYTES or time.monotonic() > until:
+    deadline = time.monotonic() + 2 * seconds
+    content = b""
+    with urlopen(url, timeout=seconds) as response:
+        while part := response.read1(65_536):
+            content += part
+            if len(content) > MOST_BYTES or time.monotonic() > deadline:
                 raise TimeoutError(f"expected a key set of at most {MOST_BYTES:,} bytes in {2 * seconds:g} seconds")
-    return found
+    return content

@@ -1,4 +1,4 @@
-"""The facts of one request, as an adapter found them.  Nothing here is believed yet: identity decides that."""
+"""One request, as an adapter received it.  Nothing in it is trusted yet: identity decides that."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """What is asked, by whom it came: ``Request(method="GET", path="/search", peer="203.0.113.9")``.
+    """A request to decide: ``Request(method="GET", path="/search", peer="203.0.113.9")``.
 
-    ``path`` is as in the request line, still percent-encoded; adapters whose server decoded it say ``decoded=True``.
-    ``peer`` is the other end of the socket, None for a UNIX socket.  ``route`` is the framework's own template of
-    the matched route.  ``facts`` are what the application itself has verified: ``{"user": "42", "tier": "paid"}``.
+    ``path`` is that of the request line, still percent-encoded; if the server has decoded it, pass ``decoded=True``.
+    ``peer`` is the address at the other end of the socket, None for a UNIX socket.  ``route`` is the framework's
+    template of the matched route.  ``size`` is the length of the body in bytes, if no header says it.  ``facts`` are
+    what the application itself has verified: ``{"user": "42", "tier": "paid"}``.
     """
 
-    __slots__ = ("decoded", "facts", "headers", "method", "path", "peer", "query", "route", "size", "text_host")
+    __slots__ = ("_host", "decoded", "facts", "headers", "method", "path", "peer", "query", "route", "size")
     method: str
     path: str
     peer: str | None
     headers: Iterable[tuple[bytes, bytes]]  # lower-case names
-    text_host: str | None
+    _host: str | None
     route: str | None
     size: int | None
     query: bytes
@@ -52,7 +53,7 @@ class Request:
                 f"got {shown(method)}, {shown(path)} and {type(peer).__name__}."
             )
         pairs = headers.items() if hasattr(headers, "items") else headers
-        path, _, asked = path.partition("?") if not decoded else (path, "", "")
+        path, _, path_query = path.partition("?") if not decoded else (path, "", "")
         self.method = method
         self.path = path
         self.peer = peer
@@ -62,36 +63,39 @@ class Request:
             raise InvalidInput(
                 "request: expected headers as pairs or a dictionary of text, got something else."
             ) from None
-        self.text_host = host
+        self._host = host
         self.route = route
         self.size = size
-        self.query = octets(query) or octets(asked)
+        self.query = octets(query) or octets(path_query)
         self.decoded = decoded
         self.facts = facts
 
     def values(self, name: bytes) -> list[str]:
-        """Each line of a header, in order; ``name`` in lower case.  ``X_Name`` is another header than ``X-Name``."""
+        """Return the value of each line of a header, in order; ``name`` in lower case.
+
+        ``X_Name`` and ``X-Name`` are different headers.
+        """
         return [value.decode("latin-1") for header, value in self.headers if header == name]
 
     def value(self, name: bytes) -> str | None:
-        """A header that may come once: None where it is missing, empty, or there are several to choose from."""
-        found = None
+        """Return the value of a header; None if it is missing or empty, or if there are several."""
+        only = None
         for header, value in self.headers:
             if header == name:
-                if found is not None:
+                if only is not None:
                     return None
-                found = value
-        return found.decode("latin-1").strip() or None if found else None
+                only = value
+        return only.decode("latin-1").strip() or None if only else None
 
     @property
     def host(self) -> str:
-        """In lower case, without port and final dot; empty if unknown."""
-        text = self.text_host if self.text_host is not None else self.value(b"host") or authority(self.path)
+        """The host in lower case, without port and final dot; empty if unknown."""
+        text = self._host if self._host is not None else self.value(b"host") or authority(self.path)
         return bare_host(text) if text else ""
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body, None if unknown."""
+        """The length of the body in bytes; None if unknown."""
         if self.size is not None:
             return self.size
         text = self.value(b"content-length")
@@ -107,8 +111,8 @@ def octets(text: str | bytes) -> bytes:
 
 def authority(path: str) -> str:
     """The host of a request target in absolute form, ``http://host/path``."""
-    scheme, found, rest = path.partition("://")
-    return rest.partition("/")[0] if found and scheme.isalpha() else ""
+    scheme, separator, rest = path.partition("://")
+    return rest.partition("/")[0] if separator and scheme.isalpha() else ""
 
 
 def bare_host(text: str) -> str:
@@ -125,23 +129,23 @@ def bare_host(text: str) -> str:
 def new_request(
     method: str, path: str, peer: str | None, headers: Iterable[tuple[bytes, bytes]], query: bytes
 ) -> Request:
-    """A Request from what a server has already decoded and put in order, without looking at it again."""
-    made = Request.__new__(Request)
-    made.method = method
-    made.path = path
-    made.peer = peer
-    made.headers = headers
-    made.text_host = None
-    made.route = None
-    made.size = None
-    made.query = query
-    made.decoded = True
-    made.facts = None
-    return made
+    """Make a Request without checks, from what a server has already decoded and validated."""
+    request = Request.__new__(Request)
+    request.method = method
+    request.path = path
+    request.peer = peer
+    request.headers = headers
+    request._host = None
+    request.route = None
+    request.size = None
+    request.query = query
+    request.decoded = True
+    request.facts = None
+    return request
 
 
 def is_preflight(request: Request) -> bool:
-    """A browser asking whether it may ask: it carries no credentials and does no work."""
+    """Whether a browser only asks for permission (CORS): such a request has no credentials and does no work."""
     return (
         request.method == "OPTIONS"
         and bool(request.values(b"origin"))

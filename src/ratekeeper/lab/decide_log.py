@@ -116,7 +116,7 @@ class ClientAddresses(dict[str, str]):
 
     def __missing__(self, client: str) -> str:
         address = client
-        if self.addresses.learn(client).address is None:
+        if self.addresses.parse(client).address is None:
             # fd00::/8 is not routed on the Internet.  56 bits of a digest keep names apart under a prefix of 64 bits.
             digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).digest()
             address = str(IPv6Address(b"\xfd" + digest + bytes(8)))

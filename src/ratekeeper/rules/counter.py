@@ -114,7 +114,7 @@ class RuleCounter:
 
     def is_exempt(self, caller: Caller) -> bool:
         for exempt in self.exempt:
-            if exempt.networks and caller.known.address in exempt.networks:
+            if exempt.networks and caller.client_address.address in exempt.networks:
                 return True
             if exempt.users and caller.user in exempt.users:
                 return True

@@ -109,7 +109,7 @@ class CompiledRules:
             rule = counter.rule
             if counter.exempt and counter.is_exempt(caller):
                 continue
-            if rule.allow_from is not None and caller.known.address not in rule.allow_from:
+            if rule.allow_from is not None and caller.client_address.address not in rule.allow_from:
                 if rule.mode == "enforce":
                     return self.verdict(request, "forbidden", [], VerdictNotes(refuser=rule))
                 continue

@@ -42,7 +42,7 @@ def explain(policy: Policy, request: Request) -> Explanation:
     program = policy.program
     caller = Caller(program.identity, request)
     paths = " and ".join("/" + "/".join(parts) for parts in readings(request))
-    address = caller.known
+    address = caller.client_address
     peer = "a UNIX socket" if request.peer is None else request.peer
     lines = [
         f"{request.method} {request.path} is read as {request.method.upper()} {paths}"
@@ -73,7 +73,7 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
         return step(f"matches {patterns}, not this")
     if counter.exempt and counter.is_exempt(caller):
         return step("exempts this caller")
-    if rule.allow_from is not None and caller.known.address not in rule.allow_from:
+    if rule.allow_from is not None and caller.client_address.address not in rule.allow_from:
         return step(f"refuses with 403: allowed from {', '.join(rule.allow_from.texts) or 'nowhere'} only", True)
     entry = counter.entry(caller)
     if entry is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.identity.address import UNIX, Addresses, Networks
-from ratekeeper.identity.identity import NAMED, PLAIN, ApiKey, Identity
+from ratekeeper.identity.identity import NAMED, PLAIN, ApiKey, Identity, source_advice
 from ratekeeper.identity.jwt import PUBLIC, SECRETS, Tokens, fetch_url
 from ratekeeper.limit import parse_limits
 from ratekeeper.rules.match import Pattern
@@ -197,7 +197,7 @@ class RulesParser:
             here = place if isinstance(given, str) else place.key(number)
             if not (source in unnamed or (kind in named and colon and name)):
                 words = [*unnamed, *[f"{kind}:NAME" for kind in named]]
-                here.refuse(f"one of {', '.join(words)}", source, did_you_mean(kind, [*unnamed, *named]).strip())
+                here.refuse(f"one of {', '.join(words)}", source, source_advice(source, unnamed, named))
             if kind == "header" and not HEADER.fullmatch(name):
                 here.refuse("the name of a header behind 'header:'", source)
             if kind == "function" and name not in self.functions:

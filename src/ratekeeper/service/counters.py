@@ -115,7 +115,7 @@ class Counters:
 
     def count_request(self, program: CompiledRules, verdict: HttpVerdict, endpoint: str, nanos: int) -> None:
         """Count the verdict on one request."""
-        why = verdict.why
+        why = verdict.reason
         key = endpoint, RESULTS[why]
         self.requests[key] = self.requests.get(key, 0) + 1
         self.seconds.add(nanos / 1e9)

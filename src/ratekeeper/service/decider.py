@@ -94,7 +94,7 @@ class Decider:
         endpoint = verdict.request.route or endpoint_of(selection)
         self.counters.count_request(program, verdict, endpoint, nanos)
         notes = verdict.notes
-        if verdict.why or (notes is not NO_NOTES and (notes.shadow or notes.graced)):
+        if verdict.reason or (notes is not NO_NOTES and (notes.shadow or notes.graced)):
             self.violation_log(event_of(program, selection, verdict, nanos))
 
     # Limits that callers name.

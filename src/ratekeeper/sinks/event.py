@@ -71,13 +71,13 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 
 def event_of(program: CompiledRules, selection: Selection, verdict: HttpVerdict, nanos: int) -> Event:
     request = verdict.request
-    standings = tuple([standing_of(label, decision, label.capacity) for label, decision in verdict.shown])
+    standings = tuple([standing_of(label, decision, label.capacity) for label, decision in verdict.limits])
     endpoint = request.route
     if endpoint is None:
         patterns = [pattern.text for counter in selection.counters for pattern in counter.rule.patterns]
         endpoint = max(patterns, key=lambda text: text != "/**", default="/**")
     return Event(
-        result=RESULTS[verdict.why],
+        result=RESULTS[verdict.reason],
         rule=verdict.rule,
         endpoint=endpoint,
         method=request.method if request.method in METHODS else "other",

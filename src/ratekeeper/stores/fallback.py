@@ -211,7 +211,9 @@ class FallbackPlan:
                 Check(layout.space, key, layout.limit, cost, mode)
                 for (layout, cost, mode), key in zip(self.rows, keys, strict=True)
             ]
-            decisions = self.fallback.answer("check", StoreUnavailable(self.fallback.translator.store, why), tuple(plan))
+            decisions = self.fallback.answer(
+                "check", StoreUnavailable(self.fallback.translator.store, why), tuple(plan)
+            )
             return all(decision.allowed for decision in decisions), decisions
         if why is not self.why:
             self.reword(why)

@@ -272,7 +272,7 @@ class RateLimits:
             outcome: Any = self.decider.check(request_of(entries_of(descriptor)))
             verdict: HttpVerdict = await outcome if hasattr(outcome, "__await__") else outcome
             status = Status(code=OK if verdict.allowed else OVER)
-            if verdict.shown:
+            if verdict.limits:
                 status.limit_remaining = min(verdict.remaining, MOST_REMAINING)
                 seconds = verdict.reset_after if verdict.allowed else verdict.retry_after or verdict.reset_after
                 status.duration_until_reset.CopyFrom(duration(seconds))
@@ -318,7 +318,7 @@ def request_of(entries: Sequence[Entry]) -> Request:
 
 def set_current_limit(status: Any, verdict: HttpVerdict) -> None:
     """Put the binding limit into a status, if Envoy has a unit for its period."""
-    label, _ = binding(verdict.shown)
+    label, _ = binding(verdict.limits)
     for unit, seconds in (("second", 1), ("minute", 60), ("hour", 3600), ("day", 86_400), ("week", 604_800)):
         if label.seconds == seconds:
             status.current_limit.unit = UNITS[unit]

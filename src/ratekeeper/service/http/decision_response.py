@@ -82,7 +82,7 @@ def verdict_response_of_one(label: LimitLabel, decision: Decision) -> bytes:
 
 def verdict_response(call: Call, verdict: HttpVerdict, with_headers: bool) -> bytes:
     """The verdict on a described request."""
-    limited = verdict.shown
+    limited = verdict.limits
     notes = verdict.notes
     has_notes = notes is not NO_NOTES and (notes.refuser or notes.shadow or notes.graced)
     if not has_notes and len(limited) == 1 and not with_headers and not call.query and not limited[0][1].reason:
@@ -91,14 +91,14 @@ def verdict_response(call: Call, verdict: HttpVerdict, with_headers: bool) -> by
 
 
 def verdict_json(verdict: HttpVerdict, with_headers: bool) -> dict[str, Any]:
-    limited = verdict.shown
+    limited = verdict.limits
     notes = verdict.notes
     decisions = [{"rule": label.rule.name, **decision_json(decision)} for label, decision in limited]
     body: dict[str, Any] = {
         "allowed": verdict.allowed,
         "status": verdict.status,
         "reason": verdict.reason,
-        "rule": limited[0][0].rule.name if len(limited) == 1 and verdict.why != "blocked" else verdict.rule,
+        "rule": limited[0][0].rule.name if len(limited) == 1 and verdict.reason != "blocked" else verdict.rule,
         "remaining": min([decision["remaining"] for decision in decisions], default=UNLIMITED),
         "retry_after": verdict.retry_after,
         "reset_after": max([decision["reset_after"] for decision in decisions], default=0.0),

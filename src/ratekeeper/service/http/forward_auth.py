@@ -83,7 +83,7 @@ class ForwardAuth:
     def original(self, call: Call) -> Request | None:
         """The request that a proxy asks about; None if the peer is not in ``trusted_proxies``."""
         addresses = self.decider.policy.program.identity.addresses
-        peer = addresses.known.get(call.peer) or addresses.learn(call.peer)
+        peer = addresses.parse(call.peer)
         if not peer.trusted:
             return None
         rest = call.path[len(PREFIX) :]
