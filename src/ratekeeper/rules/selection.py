@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.counter import RuleCounter, TierLimit
     from ratekeeper.rules.decide import CompiledRules
-    from ratekeeper.stores.protocol import Store
+    from ratekeeper.stores.protocol import Answer, Store
 
 NO_QUEUE = WaitQueue()  # deciding a request never waits in a queue
 
@@ -204,10 +204,9 @@ class PreparedSelection(MatchedRules):
     def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
         caller = Caller(self.identity, request)
         checks = self.checks or self.checks_of(caller)
-        keys = tuple([key(caller) for key in checks.keys])
-        answer = checks.plan.check_now(keys)
-        if answer is None:
-            return self.wait(request, caller, checks, keys)
+        answer = checks.plan.check(tuple([key(caller) for key in checks.keys]))
+        if answer.__class__ is not tuple:
+            return self.wait(request, caller, checks, answer)
         allowed, decisions = answer
         if not allowed:
             return self.refusal(request, checks.entries, decisions)
@@ -221,9 +220,9 @@ class PreparedSelection(MatchedRules):
         return verdict
 
     async def wait(
-        self, request: Request, caller: Caller, checks: PreparedChecks, keys: tuple[str, ...]
+        self, request: Request, caller: Caller, checks: PreparedChecks, answer: Awaitable[Answer]
     ) -> HttpVerdict:
-        allowed, decisions = await checks.plan.check(keys)
+        allowed, decisions = await answer
         if not allowed:
             return self.refusal(request, checks.entries, decisions)
         verdict = HttpVerdict(request, self.response, tuple(zip(checks.entries, decisions, strict=True)))

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     class AsyncPreparedPlan(CheckPlanNow, Protocol):
         """The same for event loops."""
 
-        def check(self, keys: tuple[Key, ...]) -> Awaitable[Answer]: ...
+        def check(self, keys: tuple[Key, ...]) -> Answer | Awaitable[Answer]:
+            """Take every cost for its key, or none: the answer if it is known here, else an awaitable of it."""
 
     AnyTable = TypeVar("AnyTable", bound=CheckNow, covariant=True)
     AnyPlan = TypeVar("AnyPlan", bound=CheckPlanNow, covariant=True)

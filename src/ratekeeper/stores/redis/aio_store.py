@@ -15,7 +15,7 @@ from ratekeeper.stores.redis.batch import LAST, PAUSE, judge
 from ratekeeper.stores.redis.breaker import Breaker
 from ratekeeper.stores.redis.plans import PlanTranslator
 from ratekeeper.stores.redis.prefetch import AsyncPrefetchTable, can_prefetch, validate
-from ratekeeper.stores.redis.prepared import AsyncRedisPlan, resolved
+from ratekeeper.stores.redis.prepared import AsyncRedisPlan
 from ratekeeper.stores.redis.script import compose
 from ratekeeper.stores.redis.table import AsyncRedisTable
 from ratekeeper.stores.redis.topology import SlotMap, slot_of
@@ -199,6 +199,10 @@ class AsyncRedisStore:
                 requests = flow.send(answers)
             except StopIteration as done:
                 return done.value
+
+
+async def resolved(answer: Any) -> Any:
+    return answer
 
 
 class LoopConnections:

@@ -219,8 +219,8 @@ class AsyncRedisPlan(RedisPlan):
     def __init__(self, store: AsyncRedisStore, rows: tuple[Row, ...]) -> None:
         super().__init__(store, rows)  # type: ignore[arg-type]
 
-    def check(self, keys: tuple[Any, ...]) -> Awaitable[Answer]:  # type: ignore[override]
-        """The future answer: every cost is taken for its key, or none.  The fallback answers if the server cannot."""
+    def check(self, keys: tuple[Any, ...]) -> Answer | Awaitable[Answer]:  # type: ignore[override]
+        """Take every cost for its key, or none: the answer if it is known here, else a future of it."""
         try:
             names = b"".join([names[key] for names, key in zip(self.names, keys, strict=True)])
         except (KeyError, TypeError, ValueError):
@@ -230,14 +230,14 @@ class AsyncRedisPlan(RedisPlan):
             if key in refusals:
                 refusal = self.cached(keys)
                 if refusal is not None:
-                    return resolved(refusal)
+                    return refusal
                 break
         if not self.is_direct or (self.may_repeat and self.has_repeats(keys)):
             return self.check_any(keys)
         try:
             return self.store.server().ask(AsyncPreparedRequest(self, keys, names))
         except StoreUnavailable as error:
-            return resolved(self.fall_back(keys, error.why))
+            return self.fall_back(keys, error.why)
 
     async def check_any(self, keys: EncodedKeys) -> Answer:
         """``check`` by the general path."""
@@ -246,7 +246,3 @@ class AsyncRedisPlan(RedisPlan):
         except StoreUnavailable as error:
             return self.fall_back(keys, error.why)
         return all(decision.allowed for decision in decisions), decisions
-
-
-async def resolved(answer: Any) -> Any:
-    return answer
