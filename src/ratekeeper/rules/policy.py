@@ -163,11 +163,13 @@ class Policy:
 
     def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
         """``check`` for an event loop: the verdict at once, or an awaitable of it if the store must be asked."""
-        return self.answer_by((self.async_program or self.rules_for_loops()).selection(request), request)
+        selection = (self.async_program or self.rules_for_loops()).selection(request)
+        return self.answer_by(selection, request) if self.sinks else selection.answer(request)
 
     async def acheck(self, request: Request) -> HttpVerdict:
         """``check`` for an event loop."""
-        verdict = self.answer_by((self.async_program or self.rules_for_loops()).selection(request), request)
+        selection = (self.async_program or self.rules_for_loops()).selection(request)
+        verdict = self.answer_by(selection, request) if self.sinks else selection.answer(request)
         return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
     def check_message(self, request: Request) -> HttpVerdict:
@@ -178,12 +180,12 @@ class Policy:
     async def acheck_message(self, request: Request) -> HttpVerdict:
         """``check_message`` for an event loop."""
         program = self.rules_for_loops()
-        verdict = self.answer_by(program.select(program.messages.find(request)), request)
+        selection = program.select(program.messages.find(request))
+        verdict = self.answer_by(selection, request) if self.sinks else selection.answer(request)
         return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
     def answer_by(self, selection: Selection, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
-        if not self.sinks:
-            return selection.answer(request)
+        """Decide, and report the verdict to the sinks."""
         began = self.clock.nanos()
         verdict = selection.answer(request)
         if verdict.__class__ is HttpVerdict:

@@ -5,6 +5,7 @@
 --     one                        subject     one key is checked
 --     each    number             subject     the same for so many keys, each a plan of its own
 --     all     number             subject...  checked all or nothing; no key twice, no log
+--     plans   plans, number      subject...  the same for so many plans, alike but for their keys
 --     check   sizes              subject...  the same for any keys; a byte a check says how many subjects it has
 --     peek    sizes              subject...  as check, but nothing is taken
 --     take    number             subject...  as much of the cost as fits
@@ -22,8 +23,8 @@
 -- I7: before a first state that does not tell that, a bucket's, it stands in I8.  So a new record is all that must be
 -- answered: to make and join strings costs as much as to decide.
 --
--- A reply is one string a plan.  To `one`, `each` and `all`, if it was taken: the new records.  If it was refused:
--- -1 - now in i8, a negative number; for `all` a byte for every subject (1: it fits, 2: its record is empty); the
+-- A reply is one string a plan.  To `one`, `each`, `all` and `plans`, if it was taken: the new records.  If it was refused:
+-- -1 - now in i8, a negative number; for `all` and `plans` a byte for every subject (1: it fits, 2: its record is empty); the
 -- records that were found, mended if need be.  To others: those bytes, now in I8, the records; where there are several
 -- subjects, the length in I4 stands before each log, and after other operations than check and peek before each record.
 --
@@ -249,6 +250,55 @@ local function decide_each(many, at, key)
   answered = answered + many
 end
 
+-- plans: `many` plans of `size` subjects each, alike but for their keys.  Adds a reply for each.  All records are read
+-- at once.  Each is written once, at the end: a key that many plans share, such as that of all callers, costs one write.
+local function decide_plans(many, size, at, key)
+  local found = call('MGET', values(KEYS, key, key + many * size - 1))
+  local changed, order, ttls = {}, {}, {} -- new records and times to live by name; the names in the order of writing
+  local before, after, fits, flags = {}, {}, {}, {}
+
+  local function change(name, index)
+    if not changed[name] then
+      order[#order + 1] = name
+    end
+    changed[name], ttls[name] = after[index], ARGV[at + 2 * index - 1]
+  end
+
+  for plan = 1, many do
+    local first, allowed = (plan - 1) * size, true
+    for index = 1, size do
+      local record = changed[KEYS[key + first + index - 1]] or found[first + index] or ''
+      before[index] = record
+      after[index], fits[index] = decide(record, ARGV[at + 2 * index - 2])
+      allowed = allowed and fits[index]
+    end
+    if allowed then
+      for index = 1, size do
+        change(KEYS[key + first + index - 1], index)
+      end
+      replies[answered + plan] = table.concat(after, '', 1, size)
+    else
+      for index = 1, size do
+        if fits[index] then
+          flags[index], after[index] = before[index] == '' and '\3' or '\1', before[index]
+        else
+          flags[index] = after[index] == '' and '\2' or '\0'
+          if after[index] ~= before[index] then -- mended
+            change(KEYS[key + first + index - 1], index)
+          end
+        end
+      end
+      replies[answered + plan] =
+        pack('>i8', -1 - now) .. table.concat(flags, '', 1, size) .. table.concat(after, '', 1, size)
+    end
+  end
+  for index = 1, #order do
+    local name = order[index]
+    call('SET', name, changed[name], 'PX', ttls[name])
+  end
+  answered = answered + many
+end
+
 local at, key = 1, 1
 repeat
   local operation, many = ARGV[at], 1
@@ -259,6 +309,11 @@ repeat
     many = ARGV[at + 1] + 0
     decide_each(many, at + 2, key)
     at = at + 4
+  elseif operation == 'plans' then
+    local plans, size = ARGV[at + 1] + 0, ARGV[at + 2] + 0
+    decide_plans(plans, size, at + 3, key)
+    many = plans * size
+    at = at + 3 + 2 * size
   else
     answered = answered + 1
     if operation == 'check' or operation == 'peek' then

@@ -61,6 +61,8 @@ FITS_FLAG, EMPTY_FLAG = 1, 2
 
 ONE = bulk(b"one")  # a check of one subject
 EACH = bulk(b"each")  # many of them, alike but for the key
+ALL = bulk(b"all")  # a plan of several subjects, decided all or nothing
+PLANS = bulk(b"plans")  # many of them, alike but for the keys
 
 
 def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
@@ -286,16 +288,19 @@ def command(requests: Sequence[AnyRequest], name: bytes, script: bytes, now: int
         request = requests[at]
         at += 1
         keys_count += request.keys_count
-        if request.words_count:
-            pieces.append(request.words)
-            words_count += request.words_count
-            continue
         words, first = request.words, at - 1
-        while at < many and requests[at].words is words:  # the very words: one limit, and the same cost
+        while at < many and requests[at].words is words:  # the very words: the same limits, and the same costs
+            keys_count += request.keys_count
             at += 1
         alike = at - first
-        keys_count += alike - 1
-        if many == 1:  # what is asked alone needs no word for it
+        if request.words_count:
+            if alike > 1 and words.startswith(ALL):
+                pieces += PLANS, number(alike), words.removeprefix(ALL)
+                words_count += 1 + request.words_count
+            else:
+                pieces += [words] * alike
+                words_count += request.words_count * alike
+        elif many == 1:  # what is asked alone needs no word for it
             pieces.append(words)
             words_count += SUBJECT_WORDS
         elif alike == 1:
