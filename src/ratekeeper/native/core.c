@@ -103,6 +103,9 @@ static PyMethodDef methods[] = {
      "wrongly refused, the most in any period, and the longest time that a key asked in vain."},
     {"most_within", most_within, METH_VARARGS,
      "most_within(times, length)\n--\n\nThe most that came within any stretch of that length; the times in order."},
+    {"read_buckets", read_buckets, METH_VARARGS,
+     "read_buckets(reply, rows, keys, sent, most)\n--\n\nThe decisions of a prepared plan of buckets that a remote "
+     "store took; each layout remembers the state of its key."},
     {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
     {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},
@@ -128,7 +131,8 @@ static int start(PyObject *module) {
             return -1;
     }
     struct { PyObject **place; const char *text; } names[] = {{&state->space, "space"}, {&state->key, "key"},
-        {&state->limit, "limit"}, {&state->cost, "cost"}, {&state->table, "table"}};
+        {&state->limit, "limit"}, {&state->cost, "cost"}, {&state->table, "table"},
+        {&state->recent, "recent"}, {&state->seen, "seen"}};
     for (size_t index = 0; index < sizeof(names) / sizeof(names[0]); index++)
         if (!(*names[index].place = PyUnicode_InternFromString(names[index].text)))
             return -1;
@@ -188,6 +192,8 @@ static void finish(void *module) {
     Py_CLEAR(state->limit);
     Py_CLEAR(state->cost);
     Py_CLEAR(state->table);
+    Py_CLEAR(state->recent);
+    Py_CLEAR(state->seen);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -26,7 +26,7 @@ typedef struct {
     PyTypeObject *refusal_type, *recall_type, *line_type;
     PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
-    PyObject *space, *key, *limit, *cost, *table;        /* names */
+    PyObject *space, *key, *limit, *cost, *table, *recent, *seen; /* names */
     newfunc tuple_new;
     DecisionObject *spare[SPARE_DECISIONS];
     int spares;
@@ -134,6 +134,8 @@ static inline bool hash_key(State *state, const Shelf *shelf, PyObject *key, boo
 /* Answers. */
 PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *decision_of_evidence(State *state, PyObject *evidence);
+PyObject *read_buckets(PyObject *module, PyObject *args);
 PyObject *refused_at(State *state, PyObject *evidence, u64 now);
 void free_spares(State *state);
 

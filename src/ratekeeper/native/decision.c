@@ -1,6 +1,6 @@
 /* Decision: the evidence, and the answers worked out from it when they are read.
  *
- * The same face as model.py's: allowed, limit, remaining, retry_after, reset_after, delay, at, parts(), binding().
+ * The same face as decision.py's: allowed, limit, remaining, retry_after, reset_after, delay, at, parts(), binding().
  */
 #include "core.h"
 
@@ -46,6 +46,15 @@ static PyObject *from_evidence(State *state, PyObject *evidence, u64 now, int al
         Py_CLEAR(self);
 #endif
     return (PyObject *)self;
+}
+
+/* An admission by a store in Python or elsewhere, whose evidence is (True, limit, state, now, cost). */
+PyObject *decision_of_evidence(State *state, PyObject *evidence) {
+    if (!state->pure) {
+        PyErr_SetString(PyExc_RuntimeError, "the core has not been told about Python's Decision");
+        return NULL;
+    }
+    return from_evidence(state, evidence, 0, 1);
 }
 
 /* decided(cls, evidence): how a store written in Python makes a decision. */

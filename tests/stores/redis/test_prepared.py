@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import itertools
+import random
+import struct
 
 import pytest
 
@@ -10,8 +12,10 @@ from ratekeeper import InvalidCost, InvalidKey, Limit
 from ratekeeper.check import Check
 from ratekeeper.keys import encode
 from ratekeeper.limit import parse_limits
+from ratekeeper.native import core
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.redis.prepared import PreparedRequest
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests.servers import Server
@@ -241,4 +245,63 @@ def test_a_cluster_that_is_away_is_known_to_be(kind, clock):
     assert decisions[0].reason.startswith("local: could not learn who serves what")
     assert asked.do(plan.check_now, ("a", "d", "c"))[1][0].reason == decisions[0].reason
     assert asked.do(table.check_now, "b").reason == decisions[0].reason
+    asked.close()
+
+
+@pytest.mark.skipif(core is None, reason="the C core was not built")
+def test_the_core_reads_buckets_as_python_does(redis_server):
+    """States of more than 64 bits, keys that were refused before, and records that are full of keys."""
+    chance = random.Random(5)
+    limits = [Limit.parse("1000000000/minute"), Limit.parse("67108863/second"), Limit.parse("7/hour token_bucket")]
+    rows = tuple((f"s{number}", limit, number + 1, None) for number, limit in enumerate(limits))
+    store = RedisStore(redis_server.url)
+    native, python = store.prepare(rows), store.prepare(rows)
+    assert native.bucket_rows
+    python.bucket_rows = ()
+    layouts = [layout for layout, _, _ in native.rows]
+    for step in range(300):
+        keys = tuple([f"k{chance.randrange(5)}" for _ in rows])
+        instant = 1_700_000_000_000_000 + step
+        reply = b"".join(
+            [struct.pack(">QQI", instant, instant + chance.randrange(10**9), chance.randrange(2**26)) for _ in rows]
+        )
+        answers = []
+        for plan in (native, python):
+            for layout in layouts:
+                layout.refusals.by_key.clear()
+                layout.refusals.note("k0", layout.limit, 1, layout.limit.rule.EMPTY, instant, 5)
+            allowed, decisions = PreparedRequest(plan, keys, b"").read(reply, 7)
+            kept = [(dict(layout.recent), layout.seen, sorted(layout.refusals.by_key)) for layout in layouts]
+            answers.append((allowed, decisions, [decision.at for decision in decisions], kept))
+        assert answers[0] == answers[1]
+    for wrong in (b"", reply[:-1], reply + b"x"):
+        with pytest.raises(ValueError, match="read_buckets"):
+            core.read_buckets(wrong, native.bucket_rows, keys, 7, 10)
+    with pytest.raises(TypeError, match="read_buckets"):
+        core.read_buckets(reply, ((1, 2),) * 3, keys, 7, 10)
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plans_that_travel_together_are_decided_one_after_the_other(redis_server, clock, seed):
+    """In one command, with keys that many of them share; each answer is that of a store in this process."""
+    chance = random.Random(seed)
+    texts = ["9/minute", "20/minute fixed_window", ["40/minute sliding_window", "60/hour token_bucket"]]
+    rows = tuple((f"s{number}", parse_limits(text), number + 1, None) for number, text in enumerate(texts))
+    asked = Asked("tasks", redis_server.url + "?deny_cache=off", clock=clock, prefix=f"prepared{next(prefixes)}")
+    plan, model = asked.store.prepare(rows), MemoryStore(clock=clock).prepare(rows)
+    client = redis_server.client()
+    for _ in range(20):
+        clock.advance(chance.choice([0.0, 0.5, 7.0, 61.0]))
+        batch = [tuple([f"k{chance.randrange(size)}" for size in (9, 3, 1)]) for _ in range(chance.randrange(2, 60))]
+
+        async def together(batch=batch):
+            return await asyncio.gather(*[plan.check(keys) for keys in batch])
+
+        client.config_resetstat()
+        answers = asked.do(together)
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] <= 2
+        for keys, answer in zip(batch, answers, strict=True):
+            assert answer == model.check(keys)
+    assert all(client.pttl(key) > 0 for key in client.keys(f"prepared{next(prefixes) - 1}*"))
     asked.close()

@@ -14,6 +14,7 @@ from ratekeeper.check import Check, whole_cost
 from ratekeeper.decision import Decision, decided
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
+from ratekeeper.native import core
 from ratekeeper.stores.fallback import FallbackPlan
 from ratekeeper.stores.redis.layout import MOST_NAMES
 from ratekeeper.stores.redis.plans import cached_refusal
@@ -52,6 +53,8 @@ class PreparedRequest:
         plan = self.plan
         if reply[0] >= 128 or len(reply) != plan.taken_size:
             return self.read_any(reply, sent)
+        if plan.bucket_rows:
+            return True, plan.read_buckets(reply, plan.bucket_rows, self.encoded, sent, MOST_NAMES)
         # Taken, and every record has its size: by far the most replies.
         now, decisions = int.from_bytes(reply[plan.instant], "big"), []
         numbers, at = plan.unpack(reply) if plan.is_buckets else (), 1
@@ -134,6 +137,13 @@ class RedisPlan:
             start, end = end, end + layout.subjects[0].size
             drain = layout.drains[0] if layout.drains else 0
             self.records.append((layout, cost, drain, start, end, layout.refusals.by_key))
+        # What the C core reads by itself; empty: the loop in Python does.
+        self.bucket_rows: tuple[Any, ...] = ()
+        if core is not None and self.is_buckets:
+            self.read_buckets = core.read_buckets
+            self.bucket_rows = tuple(
+                [(layout, layout.limit, drain, cost, refusals) for layout, cost, drain, _, _, refusals in self.records]
+            )
         self.fallback: FallbackPlan | None = None
 
     def check_now(self, keys: tuple[Key, ...]) -> Answer | None:

@@ -1,0 +1,101 @@
+/* read_buckets: the reply of a remote store to a prepared plan whose limits are all buckets, and which was taken.
+ *
+ * The C twin of PreparedRequest.read in stores/redis/prepared.py: it makes the decisions, and lets each layout remember
+ * the state of its key.
+ */
+#include "core.h"
+
+#define RECORD 20 /* bytes: the instant at which it was made and the whole part of the state, I8 each; the rest, I4 */
+
+static u64 big_endian(const unsigned char *bytes, int count) {
+    u64 number = 0;
+    for (int index = 0; index < count; index++)
+        number = number << 8 | bytes[index];
+    return number;
+}
+
+/* whole * drain + rest, which may need more than 64 bits. */
+static PyObject *state_of_record(u64 whole, u64 drain, u64 rest) {
+    u64 state;
+    if (!__builtin_mul_overflow(whole, drain, &state) && !__builtin_add_overflow(state, rest, &state))
+        return PyLong_FromUnsignedLongLong(state);
+    PyObject *a = PyLong_FromUnsignedLongLong(whole), *b = PyLong_FromUnsignedLongLong(drain);
+    PyObject *product = a && b ? PyNumber_Multiply(a, b) : NULL, *c = PyLong_FromUnsignedLongLong(rest);
+    PyObject *sum = product && c ? PyNumber_Add(product, c) : NULL;
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    Py_XDECREF(c);
+    Py_XDECREF(product);
+    return sum;
+}
+
+/* Let `layout` remember the state of `key`; `row` is (layout, limit, drain, cost, refusals). */
+static bool remember(State *state, PyObject *row, PyObject *key, PyObject *now, PyObject *seen, PyObject *value,
+                     PyObject *sent, Py_ssize_t most) {
+    PyObject *layout = PyTuple_GetItem(row, 0), *refusals = PyTuple_GetItem(row, 4);
+    PyObject *recent = layout ? PyObject_GetAttr(layout, state->recent) : NULL;
+    bool done = recent && refusals && PyDict_SetItem(recent, key, value) == 0 &&
+                PyObject_SetAttr(layout, state->seen, seen) == 0;
+    if (done && PyDict_Size(recent) >= most) {
+        PyObject *aged = PyObject_CallMethod(layout, "age", NULL);
+        done = aged;
+        Py_XDECREF(aged);
+    }
+    Py_XDECREF(recent);
+    int is_refused = done ? PyDict_Contains(refusals, key) : -1;
+    if (is_refused == 1) {
+        PyObject *cache = PyObject_GetAttrString(layout, "refusals");
+        PyObject *noted = cache ? PyObject_CallMethod(cache, "admitted", "OOOOOO", key, PyTuple_GetItem(row, 1),
+                                                      PyTuple_GetItem(row, 3), value, now, sent)
+                                : NULL;
+        done = noted;
+        Py_XDECREF(cache);
+        Py_XDECREF(noted);
+    }
+    return done && is_refused >= 0;
+}
+
+/* read_buckets(reply, rows, keys, sent, most) -> the decisions */
+PyObject *read_buckets(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *reply, *rows, *keys, *sent;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "O!O!O!On:read_buckets", &PyBytes_Type, &reply, &PyTuple_Type, &rows, &PyTuple_Type,
+                          &keys, &sent, &most))
+        return NULL;
+    Py_ssize_t count = PyTuple_Size(rows);
+    if (!count || PyTuple_Size(keys) != count || PyBytes_Size(reply) != count * RECORD) {
+        PyErr_SetString(PyExc_ValueError, "read_buckets: expected a record and a key for each row");
+        return NULL;
+    }
+    const unsigned char *bytes = (const unsigned char *)PyBytes_AsString(reply);
+    PyObject *now = PyLong_FromUnsignedLongLong(big_endian(bytes, 8));
+    PyObject *seen = now ? PyTuple_Pack(2, now, sent) : NULL;
+    PyObject *decisions = seen ? PyTuple_New(count) : NULL;
+    for (Py_ssize_t index = 0; decisions && index < count; index++, bytes += RECORD) {
+        PyObject *row = PyTuple_GetItem(rows, index), *key = PyTuple_GetItem(keys, index);
+        PyObject *decision = NULL, *value = NULL, *evidence = NULL;
+        u64 drain = 0;
+        bool fits = PyTuple_Check(row) && PyTuple_Size(row) == 5 && PyDict_Check(PyTuple_GetItem(row, 4));
+        if (!fits)
+            PyErr_SetString(PyExc_TypeError, "read_buckets: expected (layout, limit, drain, cost, refusals)");
+        else
+            drain = PyLong_AsUnsignedLongLong(PyTuple_GetItem(row, 2));
+        if (!PyErr_Occurred())
+            value = state_of_record(big_endian(bytes + 8, 8), drain, big_endian(bytes + 16, 4));
+        if (value)
+            evidence = PyTuple_Pack(5, Py_True, PyTuple_GetItem(row, 1), value, now, PyTuple_GetItem(row, 3));
+        if (evidence)
+            decision = decision_of_evidence(state, evidence);
+        if (!decision || !remember(state, row, key, now, seen, value, sent, most)) {
+            Py_XDECREF(decision);
+            Py_CLEAR(decisions);
+        } else
+            PyTuple_SetItem(decisions, index, decision);
+        Py_XDECREF(evidence);
+        Py_XDECREF(value);
+    }
+    Py_XDECREF(seen);
+    Py_XDECREF(now);
+    return decisions;
+}
