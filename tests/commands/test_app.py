@@ -12,22 +12,24 @@ from ratekeeper.commands.app import app
 from tests.commands.command import run
 
 
-def test_mistakes_are_json_for_programs(tmp_path):
+def test_errors_are_json_with_json(tmp_path):
     (tmp_path / "bad.toml").write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
-    found = run("check", tmp_path / "bad.toml", "--json")
-    assert found.exit_code == 2
-    assert json.loads(found.output)["error"].startswith("bad.toml: rules[0].limit")
+    result = run("check", tmp_path / "bad.toml", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.output)["error"].startswith("bad.toml: rules[0].limit")
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     assert run("--version").output == f"ratekeeper {__version__}\n"
 
 
 def test_shells_complete_commands_options_and_algorithms():
     def completed(*words):
-        made = {"COMP_WORDS": " ".join(["ratekeeper", *words]), "COMP_CWORD": str(len(words))}
-        found = CliRunner().invoke(app, env={"_RATEKEEPER_COMPLETE": "complete_bash", **made}, prog_name="ratekeeper")
-        return found.output.split()
+        environment = {"COMP_WORDS": " ".join(["ratekeeper", *words]), "COMP_CWORD": str(len(words))}
+        result = CliRunner().invoke(
+            app, env={"_RATEKEEPER_COMPLETE": "complete_bash", **environment}, prog_name="ratekeeper"
+        )
+        return result.output.split()
 
     assert completed("se") == ["serve"]
     assert completed("serve", "--w") == ["--workers"]
@@ -36,9 +38,9 @@ def test_shells_complete_commands_options_and_algorithms():
 
 def test_every_command_has_an_example_in_its_help():
     for name in ("serve", "check", "explain", "try", "keys", "peek", "reset"):
-        found = run(name, "--help")
-        assert found.exit_code == 0
-        assert f"ratekeeper {name}" in found.output, name
+        result = run(name, "--help")
+        assert result.exit_code == 0
+        assert f"ratekeeper {name}" in result.output, name
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_commands_on_stores_do_not_load_the_service(command):
         ("hiredis", "redis", ["keys", "--store", "redis://localhost:1"]),
     ],
 )
-def test_a_package_that_is_not_installed_is_named(missing, extra, command, tmp_path):
+def test_a_missing_package_is_named_with_its_extra(missing, extra, command, tmp_path):
     (tmp_path / "rules.toml").write_text('[[rules]]\nname = "a"\nlimit = "1/s"\n')
     code = f"import sys; sys.modules[{missing!r}] = None; from ratekeeper.__main__ import main; main()"
     words = [sys.executable, "-c", code, *[str(tmp_path / word) if word == "rules.toml" else word for word in command]]

@@ -6,9 +6,9 @@ from tests.commands.command import run
 
 
 def test_check_gives_advice(rules):
-    found = run("check", rules, "--json")
-    assert found.exit_code == 0
-    assert json.loads(found.output)["advice"] == [
+    result = run("check", rules, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.output)["advice"] == [
         "rule 'login' guards /login with a fixed window, which can admit twice its count around the end of a window. "
         "Use gcra or sliding_log.",
         "rule 'again' guards /login with a fixed window, which can admit twice its count around the end of a window. "
@@ -18,7 +18,7 @@ def test_check_gives_advice(rules):
     assert run("check", rules, "--strict").exit_code == 1
 
 
-def test_check_warns_of_keys_that_are_believed_unseen(tmp_path):
+def test_check_warns_of_api_keys_that_are_not_verified(tmp_path):
     path = tmp_path / "rules.toml"
     text = 'by = "ip"\nlimit = "100/minute"\n[[rules]]\nname = "api"\nby = "user"\nlimit = "9/minute"\n'
     path.write_text('[identity]\nuser = ["header:X-Api-Key"]\n[[rules]]\nname = "ip"\n' + text)
@@ -28,9 +28,9 @@ def test_check_warns_of_keys_that_are_believed_unseen(tmp_path):
     ]
 
 
-def test_check_refuses_what_cannot_be_used(tmp_path):
+def test_check_rejects_an_invalid_file(tmp_path):
     path = tmp_path / "bad.toml"
     path.write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
-    found = run("check", path)
-    assert found.exit_code == 2
-    assert "bad.toml: rules[0].limit" in found.output
+    result = run("check", path)
+    assert result.exit_code == 2
+    assert "bad.toml: rules[0].limit" in result.output

@@ -8,29 +8,29 @@ from ratekeeper import Limiter, info
 from tests.commands.command import run
 
 
-def test_peek_and_reset_look_into_a_store(redis_server):
+def test_peek_and_reset_on_redis(redis_server):
     store = f"{redis_server.url}/5?deadline=10"
     place = ["--limit", "1/hour", "--name", "cli", "--store", store]
     assert run("peek", "somebody", *place).exit_code == 0
     with Limiter("1/hour", name="cli", store=store) as limiter:
         limiter.check("somebody")
-    found = run("peek", "somebody", *place, "--json")
-    assert (found.exit_code, json.loads(found.output)["allowed"]) == (1, False)
+    result = run("peek", "somebody", *place, "--json")
+    assert (result.exit_code, json.loads(result.output)["allowed"]) == (1, False)
     assert json.loads(run("keys", "--store", store, "--json").output)["keys"] == 1
     assert run("reset", "somebody", *place).exit_code == 0
     assert run("peek", "somebody", *place).exit_code == 0
     redis_server.client(db=5).flushdb()
 
 
-def test_a_store_that_does_not_answer_is_told_and_never_stood_in_for():
+def test_an_unavailable_store_is_an_error_without_fallback():
     place = ["--store", "redis://127.0.0.1:1/0"]
     for words in (["keys"], ["peek", "me", "--limit", "1/hour"], ["reset", "me", "--limit", "1/hour"]):
-        found = run(*words, *place, "--json")
-        assert found.exit_code == 3, words
-        assert json.loads(found.stdout)["error"].startswith("the store does not answer: "), words
+        result = run(*words, *place, "--json")
+        assert result.exit_code == 3, words
+        assert json.loads(result.stdout)["error"].startswith("the store does not answer: "), words
 
 
-def test_shared_memory_is_looked_into_by_table(tmp_path):
+def test_keys_lists_the_tables_of_shared_memory(tmp_path):
     if not info()["shared_memory"]:
         pytest.skip("no shared memory here")
     store = f"shm://{tmp_path}/limits"
@@ -39,19 +39,19 @@ def test_shared_memory_is_looked_into_by_table(tmp_path):
             first.check(f"key {number}")
         both.check("x")
         first.check("me", 2)
-    found = json.loads(run("keys", "--store", store, "--json").output)
-    assert sorted([row["name"], row["limit"], row["keys"]] for row in found["tables"]) == [
+    result = json.loads(run("keys", "--store", store, "--json").output)
+    assert sorted([row["name"], row["limit"], row["keys"]] for row in result["tables"]) == [
         ["a", "2/hour", 8],
         ["b", "5/hour, 9/day", 1],
     ]
-    assert found["keys"] == 9
+    assert result["keys"] == 9
     place = ["--limit", "2/hour", "--name", "a", "--store", store]
     assert run("peek", "me", *place).exit_code == 1
     assert json.loads(run("reset", "me", *place, "--json").output) == {"reset": True}
     assert run("peek", "me", *place).exit_code == 0
 
 
-def test_a_segment_that_is_not_there_is_not_made():
+def test_keys_does_not_create_a_segment():
     if not info()["shared_memory"]:
         pytest.skip("no shared memory here")
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_a_segment_that_is_not_there_is_not_made():
 
 
 @pytest.mark.parametrize("words", [["keys"], ["peek", "me", "--limit", "1/hour"], ["reset", "me", "--limit", "1/hour"]])
-def test_memory_of_another_process_cannot_be_looked_into(words):
-    found = run(*words, "--store", "memory://")
-    assert found.exit_code == 2
-    assert "got memory://, which" in found.output
+def test_memory_of_another_process_cannot_be_inspected(words):
+    result = run(*words, "--store", "memory://")
+    assert result.exit_code == 2
+    assert "got memory://, which" in result.output

@@ -41,19 +41,19 @@ RULES = Path(__file__).parents[2] / "examples" / "lab" / "rules.toml"
         (["replay", SAMPLE, "-r", RULES, "--zone", "mars"], "zone: expected auto, written or ignored, got 'mars'."),
     ],
 )
-def test_mistakes_end_with_2(words, message):
-    found = run(*words)
-    assert found.exit_code == 2
-    assert message in found.output
+def test_errors_exit_with_2(words, message):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert message in result.output
 
 
-def test_replay_prints_what_matters_and_writes_files(tmp_path):
-    found = run(
+def test_replay_prints_text_and_writes_files(tmp_path):
+    result = run(
         "replay", SAMPLE, "--rules", RULES, "--suggest", "0.1%", "--html", tmp_path / "report.html",
         "--csv", tmp_path / "clients.csv", "--json-file", tmp_path / "all.json", "--plot", tmp_path / "replay.png",
     )  # fmt: skip
-    assert found.exit_code == 0, found.output
-    assert found.output.startswith("400 requests by 45 clients")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("400 requests by 45 clients")
     assert json.loads((tmp_path / "all.json").read_text())["refused"] == 6
     assert len((tmp_path / "clients.csv").read_text().splitlines()) == 46
     assert (tmp_path / "replay.png").read_bytes().startswith(b"\x89PNG")
@@ -61,29 +61,29 @@ def test_replay_prints_what_matters_and_writes_files(tmp_path):
 
 
 def test_replay_reads_the_standard_input_and_hides_clients():
-    found = run("replay", "-", "-r", RULES, "--anonymous", "--json", stdin=gzip.compress(SAMPLE.read_bytes()))
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.output)["requests"] == 400
-    assert "inetnebr" not in found.output
+    result = run("replay", "-", "-r", RULES, "--anonymous", "--json", stdin=gzip.compress(SAMPLE.read_bytes()))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["requests"] == 400
+    assert "inetnebr" not in result.output
 
 
 def test_replay_compares_two_rules_files(tmp_path):
     (tmp_path / "new.toml").write_text('[[rules]]\nname = "a"\nlimit = "1/minute"\n')
-    told = json.loads(run("replay", SAMPLE, "-r", tmp_path / "new.toml", "--against", RULES, "--json").output)
-    assert told["comparison"]["newly_refused"] > 100
-    assert told["comparison"]["newly_allowed"] == 0
+    output = json.loads(run("replay", SAMPLE, "-r", tmp_path / "new.toml", "--against", RULES, "--json").output)
+    assert output["comparison"]["newly_refused"] > 100
+    assert output["comparison"]["newly_allowed"] == 0
 
 
 def test_json_with_a_file_writes_it_and_never_over_a_log(tmp_path):
     report, log = tmp_path / "all.json", tmp_path / "log.json"
     for _ in range(2):  # over the report of before
-        found = run("replay", SAMPLE, "--rules", RULES, "--html", tmp_path / "report.html", "--json", report)
-        assert found.exit_code == 0, found.output
-        assert found.output.startswith("400 requests by 45 clients")
+        result = run("replay", SAMPLE, "--rules", RULES, "--html", tmp_path / "report.html", "--json", report)
+        assert result.exit_code == 0, result.output
+        assert result.output.startswith("400 requests by 45 clients")
         assert json.loads(report.read_text())["refused"] == 6
     log.write_text(event := '{"time": 1, "remote_addr": "192.0.2.1", "request": "GET / HTTP/1.1"}\n')
     assert json.loads(run("replay", "-r", RULES, "--json", log).output)["requests"] == 1
-    found = run("replay", log, "-r", RULES, "--json-file", log)
-    assert found.exit_code == 2
-    assert "expected a file to write to, got one of the logs. Choose another name." in found.output.replace("\n", " ")
+    result = run("replay", log, "-r", RULES, "--json-file", log)
+    assert result.exit_code == 2
+    assert "expected a file to write to, got one of the logs. Choose another name." in result.output.replace("\n", " ")
     assert log.read_text() == event

@@ -20,44 +20,47 @@ def own_logs():
 
 
 @pytest.mark.usefixtures("own_logs")
-def test_serve_tells_a_mistake_and_opens_nothing(tmp_path):
-    found = run("serve", tmp_path / "none.toml")
-    assert found.exit_code == 2
+def test_serve_reports_errors_before_it_listens(tmp_path):
+    result = run("serve", tmp_path / "none.toml")
+    assert result.exit_code == 2
     assert run("serve", "--http", "nonsense").exit_code == 2
     assert run("serve", "--http", "off").exit_code == 2
-    found = run("serve", "--envoy-config", tmp_path / "none.yaml")
-    assert (found.exit_code, "expected --grpc HOST:PORT beside --envoy-config" in one_line(found)) == (2, True)
-    found = run("serve", "--http", "127.0.0.1:0", "--state", "/proc/none")
-    assert (found.exit_code, "--state: expected a folder to write in, got '/proc/none'" in one_line(found)) == (2, True)
+    result = run("serve", "--envoy-config", tmp_path / "none.yaml")
+    assert (result.exit_code, "expected --grpc HOST:PORT beside --envoy-config" in one_line(result)) == (2, True)
+    result = run("serve", "--http", "127.0.0.1:0", "--state", "/proc/none")
+    assert (result.exit_code, "--state: expected a folder to write in, got '/proc/none'" in one_line(result)) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.usefixtures("own_logs")
-@pytest.mark.parametrize("door", ["--http", "--resp", "--grpc"])
+@pytest.mark.parametrize("option", ["--http", "--resp", "--grpc"])
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("shares", [False, True])
-def test_serve_tells_of_an_address_that_is_taken(door, workers, shares):
-    """Also where both share theirs with workers: two services would each count half of the calls, without a word."""
+def test_serve_reports_an_address_in_use(option, workers, shares):
+    """Even if both share the address between workers: each of two services would silently count half of the calls."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=shares) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        found = run("serve", "--http", "off", door, address, "--workers", workers)
-    assert found.exit_code == 2, found.output
-    assert f"{door}: expected an address that" in one_line(found)
-    assert address in one_line(found)
+        result = run("serve", "--http", "off", option, address, "--workers", workers)
+    assert result.exit_code == 2, result.output
+    assert f"{option}: expected an address that" in one_line(result)
+    assert address in one_line(result)
 
 
-def one_line(found):
-    return found.output.replace("\n", " ")
+def one_line(result):
+    return result.output.replace("\n", " ")
 
 
 @pytest.mark.usefixtures("own_logs")
-def test_serve_opens_one_door_at_each_address():
+def test_serve_needs_different_addresses():
     address = f"127.0.0.1:{free_port()}"
-    found = run("serve", "--http", address, "--resp", address, "--workers", 2)
-    assert found.exit_code == 2
-    assert f"--resp: expected an address of its own, got '{address}', that of --http." in one_line(found)
+    result = run("serve", "--http", address, "--resp", address, "--workers", 2)
+    assert result.exit_code == 2
+    assert f"--resp: expected an address of its own, got '{address}', that of --http." in one_line(result)
 
 
-def test_the_service_says_what_to_open_and_to_type(tmp_path, capsys):
+def test_the_start_up_message_shows_what_to_open_and_type(tmp_path, capsys):
     from ratekeeper.commands.serve import greeting
     from ratekeeper.service.options import Options
 

@@ -3,7 +3,7 @@
 from ratekeeper.demo.http import http_demo
 
 
-def test_the_second_scene_shows_a_refusal_its_headers_and_a_reload() -> None:
+def test_the_http_demo_shows_a_refusal_its_headers_and_a_reload() -> None:
     lines = list(http_demo())
     statuses = [line.split()[2] for line in lines if line.startswith("  GET")]
     assert statuses == ["200", "200", "200", "429", "200", "429", "200", "200", "429"]

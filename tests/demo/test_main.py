@@ -1,4 +1,4 @@
-"""The demonstration shows what the algorithms are known for, on a terminal and into a pipe."""
+"""The demonstration shows what distinguishes the algorithms, on a terminal and in a pipe."""
 
 import io
 import re
@@ -36,13 +36,13 @@ def test_every_call_is_accounted_for(lanes: dict[str, demo.DemoLane]) -> None:
         assert len(lane.admitted) + len(lane.refused) == sum(demo.PATTERN)
 
 
-def test_the_fixed_window_alone_passes_twice_its_limit_at_the_boundary(lanes: dict[str, demo.DemoLane]) -> None:
+def test_only_the_fixed_window_admits_twice_its_limit_at_the_boundary(lanes: dict[str, demo.DemoLane]) -> None:
     most = {name: lane.most_within(200_000) for name, lane in lanes.items()}
     assert most.pop("fixed_window") == 20
     assert most == {"sliding_log": 10, "sliding_window": 10, "token_bucket": 11, "gcra": 11, "leaky_bucket": 2}
 
 
-def test_the_log_never_passes_more_than_its_limit_in_any_second(lanes: dict[str, demo.DemoLane]) -> None:
+def test_the_log_never_admits_more_than_its_limit_in_any_second(lanes: dict[str, demo.DemoLane]) -> None:
     assert lanes["sliding_log"].most_within(1_000_000) == 10
 
 
@@ -58,7 +58,7 @@ def test_gcra_and_token_bucket_agree(lanes: dict[str, demo.DemoLane]) -> None:
     assert lanes["gcra"].refused == lanes["token_bucket"].refused
 
 
-def test_into_a_pipe_it_is_plain_text() -> None:
+def test_a_pipe_gets_plain_text() -> None:
     done = subprocess.run([sys.executable, "-m", "ratekeeper.demo", "--fast"], capture_output=True, timeout=100)
     text = done.stdout.decode()
     assert done.returncode == 0
@@ -68,7 +68,7 @@ def test_into_a_pipe_it_is_plain_text() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_where_blocks_cannot_be_written_it_writes_digits() -> None:
+def test_an_encoding_without_blocks_gets_digits() -> None:
     assert style_for("ascii", colours=False).bars([0, 1, 3, 12], 4, demo.FULL_BAR) == " 138"
 
 
@@ -89,14 +89,14 @@ def test_on_a_terminal_it_redraws_in_place_and_in_colour(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("COLUMNS", "60"), ("LINES", "12")])
-def test_a_terminal_that_cannot_be_redrawn_gets_the_end_only(
+def test_a_terminal_that_cannot_be_redrawn_gets_only_the_end(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(demo, "MONOTONIC", FakeClock())
-    for known, usual in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
-        monkeypatch.setenv(known, usual)
+    for variable, usual in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(variable, usual)
     monkeypatch.setenv(name, value)
     assert demo.main([]) == 0
     assert not re.search(r"\x1b\[\d+A", screen.getvalue())

@@ -5,12 +5,12 @@ from tests.lab.samples import RULES, SAMPLE, rules
 
 
 def test_a_comparison_of_two_rules_files():
-    found = lab.replay(
+    result = lab.replay(
         SAMPLE, rules({"by": "ip", "limit": "5/minute"}), against=rules({"by": "all", "limit": "10/minute"})
     )
     stricter = lab.replay(SAMPLE, rules({"by": "ip", "limit": "5/minute"}))
     before = lab.replay(SAMPLE, rules({"by": "all", "limit": "10/minute"}))
-    comparison = found.comparison
+    comparison = result.comparison
     assert comparison.refused_by_both + comparison.newly_refused == stricter.refused
     assert comparison.refused_by_both + comparison.newly_allowed == before.refused
     refused = comparison.refused_by_both + comparison.newly_refused + comparison.newly_allowed

@@ -1,4 +1,4 @@
-"""Many decisions in one call: what the store decides one by one, with its clock at each instant."""
+"""Many decisions in one call are those that the store makes one by one, with its clock at each instant."""
 
 import math
 import uuid
@@ -29,7 +29,7 @@ LIMITS = [
 
 
 def events(seed, plans, count=1500):
-    """Ways of several plans, for some subjects, as time goes on and at times steps back."""
+    """Calls of some clients to several plans, at times that mostly go on and sometimes step back."""
     chance = Random(seed)
     names = [f"client {number}" for number in range(12)]
     rows = [
@@ -47,7 +47,7 @@ def events(seed, plans, count=1500):
     return rows, keys, picks, [chance.choice(names) for _ in range(count)], times
 
 
-def ways_on(store, rows, keys, picks):
+def plans_on(store, rows, keys, picks):
     plans = [store.prepare(row) for row in rows]
     return [(None, {}, None) if pick is None else (plans[pick], keys[pick], None) for pick in picks]
 
@@ -67,67 +67,69 @@ def url(request):
 
 
 @pytest.mark.parametrize("seed", range(tier.steps(6, 2)))
-def test_all_at_once_is_one_by_one(seed, url):
-    rows, keys, picks, subjects, times = events(seed, plans=1 + seed % 4)
+def test_a_batch_decides_as_single_checks_do(seed, url):
+    rows, keys, picks, clients, times = events(seed, plans=1 + seed % 4)
     clock = VirtualClock()
     store = open_in_virtual_time(url, clock)
-    allowed, turns, refused = batch_checker(clock, store)(ways_on(store, rows, keys, picks), subjects, times)
+    allowed, turns, refused = batch_checker(clock, store)(plans_on(store, rows, keys, picks), clients, times)
     store.close()
     fresh = VirtualClock()
-    ways = ways_on(MemoryStore(clock=fresh), rows, keys, picks)
-    assert (allowed, turns, refused) == check_each(fresh, ways, subjects, times)
+    keyed_plans = plans_on(MemoryStore(clock=fresh), rows, keys, picks)
+    assert (allowed, turns, refused) == check_each(fresh, keyed_plans, clients, times)
     assert 0 < allowed.count(0) < len(times)
     assert list(array("q", refused)[::3]) == [place for place, flag in enumerate(allowed) if not flag]
 
 
-def test_one_by_one_is_what_checks_say():
-    rows, keys, picks, subjects, times = events(99, plans=3, count=400)
+def test_the_python_reference_decides_as_the_store_does():
+    rows, keys, picks, clients, times = events(99, plans=3, count=400)
     clock, fake = VirtualClock(), VirtualClock()
-    allowed, turns, found = check_each(clock, ways_on(MemoryStore(clock=clock), rows, keys, picks), subjects, times)
-    refused = array("q", found)
-    told = {place: (row, wait) for place, row, wait in zip(refused[::3], refused[1::3], refused[2::3], strict=True)}
+    allowed, turns, refusals = check_each(clock, plans_on(MemoryStore(clock=clock), rows, keys, picks), clients, times)
+    refused = array("q", refusals)
+    refusal_at = {
+        place: (row, wait) for place, row, wait in zip(refused[::3], refused[1::3], refused[2::3], strict=True)
+    }
     store = MemoryStore(clock=fake)
-    for place, (pick, subject, at) in enumerate(zip(picks, subjects, times, strict=True)):
+    for place, (pick, client, at) in enumerate(zip(picks, clients, times, strict=True)):
         fake.move_to(at)
         decisions = ()
         if pick is not None:
-            asked = zip(rows[pick], keys[pick][subject], strict=True)
-            decisions = store.check(tuple([Check(row[0], encode(key), *row[1:]) for row, key in asked]))
-        passed = all(one.allowed for one in decisions)
+            pairs = zip(rows[pick], keys[pick][client], strict=True)
+            decisions = store.check(tuple([Check(row[0], encode(key), *row[1:]) for row, key in pairs]))
+        passed = all(decision.allowed for decision in decisions)
         assert allowed[place] == passed
-        delay = max((one.delay for one in decisions), default=0.0) if passed else 0.0
+        delay = max((decision.delay for decision in decisions), default=0.0) if passed else 0.0
         assert array("q", turns)[place] == at + round(delay * 1_000_000)
-        assert (place in told) is not passed
+        assert (place in refusal_at) is not passed
         if not passed:
-            row, wait = told[place]
-            waits = [math.inf if one.retry_after is None else one.retry_after for one in decisions]
+            row, wait = refusal_at[place]
+            waits = [math.inf if decision.retry_after is None else decision.retry_after for decision in decisions]
             assert not decisions[row].allowed
             assert waits[row] == max(waits) == (math.inf if wait == FOREVER else wait / 1_000_000)
 
 
-def test_nothing_is_decided_where_nothing_is_asked():
+def test_an_empty_batch_and_an_unlimited_call():
     clock = VirtualClock()
     store = open_in_virtual_time("memory://", clock)
-    each = batch_checker(clock, store)
-    assert each([], [], []) == (b"", b"", b"")
-    assert each([(None, None, None)], ["ann"], [7]) == (b"\1", array("q", [7]).tobytes(), b"")
+    check = batch_checker(clock, store)
+    assert check([], [], []) == (b"", b"", b"")
+    assert check([(None, None, None)], ["ann"], [7]) == (b"\1", array("q", [7]).tobytes(), b"")
 
 
-def test_a_cost_that_never_fits_is_refused_for_ever():
+def test_a_cost_that_never_fits_is_refused_forever():
     clock = VirtualClock()
     store = open_in_virtual_time("memory://", clock)
     rows = (("a", Limit.parse("1/second"), 1), ("b", Limit.parse("5/second"), 6))
-    found = batch_checker(clock, store)([(store.prepare(rows), {"ann": ("ann", "ann")}, None)], ["ann"], [7])
-    assert found == (b"\0", array("q", [7]).tobytes(), array("q", [0, 1, FOREVER]).tobytes())
+    result = batch_checker(clock, store)([(store.prepare(rows), {"ann": ("ann", "ann")}, None)], ["ann"], [7])
+    assert result == (b"\0", array("q", [7]).tobytes(), array("q", [0, 1, FOREVER]).tobytes())
 
 
 @pytest.mark.skipif(core is None, reason="no native core here")
-def test_what_cannot_be_decided_is_told():
+def test_invalid_arguments_raise():
     clock = VirtualClock()
     store = open_in_virtual_time("memory://", clock)
     plan = store.prepare((("a", Limit.parse("1/second"), 1),))
     keys = {"ann": ("ann",), "two": ("a", "b"), "empty": ("",)}
-    for ways, subjects, times, error in [
+    for keyed_plans, clients, times, error in [
         ([(plan, keys)], ["bob"], [1], KeyError),
         ([(plan, keys)], ["two"], [1], TypeError),
         ([(plan, keys)], ["empty"], [1], ValueError),
@@ -144,20 +146,20 @@ def test_what_cannot_be_decided_is_told():
         ([(plan, 5)], ["ann"], [1], TypeError),
     ]:
         with pytest.raises(error):
-            core.check_each(ways, subjects, times)
+            core.check_each(keyed_plans, clients, times)
 
 
 @pytest.mark.skipif(core is None, reason="no native core here")
-def test_lists_that_shrink_meanwhile_are_no_danger():
+def test_lists_may_shrink_during_the_call():
     clock = VirtualClock()
     store = open_in_virtual_time("memory://", clock)
     plan = store.prepare((("a", Limit.parse("1/second"), 1),))
 
     class Keys(dict):
-        def __missing__(self, subject):
-            ways.clear(), subjects.clear(), times.clear()
-            return (subject,)
+        def __missing__(self, client):
+            keyed_plans.clear(), clients.clear(), times.clear()
+            return (client,)
 
-    ways, subjects, times = [(plan, Keys())] * 9, [f"c{number}" for number in range(9)], list(range(9))
+    keyed_plans, clients, times = [(plan, Keys())] * 9, [f"c{number}" for number in range(9)], list(range(9))
     with pytest.raises(IndexError):
-        core.check_each(ways, subjects, times)
+        core.check_each(keyed_plans, clients, times)

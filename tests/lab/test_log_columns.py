@@ -74,8 +74,8 @@ lines = st.one_of(likely, damaged(), st.just(LINE), st.binary(max_size=60)).map(
 
 
 @given(st.lists(lines, max_size=12))
-def test_c_and_python_read_what_the_slow_path_reads(found):
-    check_twins(b"".join(line + b"\n" for line in found))
+def test_c_and_python_read_what_the_slow_path_reads(some_lines):
+    check_twins(b"".join(line + b"\n" for line in some_lines))
 
 
 def test_every_day_is_where_the_calendar_has_it():
@@ -91,7 +91,7 @@ def test_every_day_is_where_the_calendar_has_it():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_odd_lines_come_with_their_place_and_number(kind):
+def test_unusual_lines_come_with_their_place_and_number(kind):
     piece = b"\n".join([b"", LINE, b"garbage", LINE, LINE, b"\xff", b"unfinished"])
     times, clients, texts, odd = kind(True).read(piece)
     assert (len(times), clients, texts) == (3, ["1.2.3.4"] * 3, ["GET / HTTP/1.1"] * 3)
@@ -99,7 +99,7 @@ def test_odd_lines_come_with_their_place_and_number(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_texts_than_are_remembered_come_out_whole(kind):
+def test_more_texts_than_the_cache_holds_are_read_correctly(kind):
     chance = Random(1)
     expected = [f"GET /{chance.randrange(10**9)}/{'x' * chance.randrange(400)} HTTP/1.1" for _ in range(40_000)]
     piece = b"".join(LINE.replace(b"GET / HTTP/1.1", text.encode()) + b"\n" for text in expected)
@@ -116,5 +116,5 @@ def test_only_bytes_are_read(kind):
 
 
 @pytest.mark.skipif(core is None, reason="no native core here")
-def test_the_core_reads_where_it_was_built():
+def test_the_native_reader_is_used_if_it_is_built():
     assert isinstance(columns.column_reader(True), core.Columns)

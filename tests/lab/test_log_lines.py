@@ -1,4 +1,4 @@
-"""Log lines: every form that is known, and whatever else may stand in a log."""
+"""Log lines: every supported format, and any other text."""
 
 import json
 from datetime import UTC, datetime
@@ -72,7 +72,7 @@ def test_bad_lines_are_counted_and_shown_and_the_others_are_read():
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n"), max_size=80), max_size=8))
-def test_whatever_stands_in_a_log_is_read_or_counted(lines):
+def test_every_line_of_any_log_is_read_or_counted(lines):
     good = '1.2.3.4 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 5'
     mixed = [good, *lines, good]
     events, reader = read(*mixed)
@@ -104,11 +104,11 @@ def test_json_lines_of_known_servers():
     nginx = {"time_iso8601": "2026-03-01T13:00:00+01:00", "remote_addr": "1.2.3.4", "request": "GET /a HTTP/1.1"}
     traefik = {"StartUTC": "2026-03-01T12:00:00.5Z", "ClientHost": "1.2.3.4", "RequestMethod": "POST",
                "RequestPath": "/b", "ClientUsername": "-", "RequestHost": "e.org"}  # fmt: skip
-    plain = {"ts": 1772366400.25, "ip": "1.2.3.4", "path": "/c", "user": "ann"}
+    framework = {"ts": 1772366400.25, "ip": "1.2.3.4", "path": "/c", "user": "ann"}
     millis = {"timestamp": 1772366400250, "client": "1.2.3.4", "method": "PUT", "url": "/d"}
     caddy = {"ts": 1772366400.5, "request": {"remote_ip": "9.9.9.9", "client_ip": "1.2.3.4", "method": "GET",
              "host": "e.org", "uri": "/e", "headers": {"X-Team": ["red"]}}, "user_id": "", "status": 200}  # fmt: skip
-    events, reader = read(*map(json.dumps, [nginx, traefik, plain, millis, caddy]))
+    events, reader = read(*map(json.dumps, [nginx, traefik, framework, millis, caddy]))
     assert reader.format == "json"
     assert events == [
         (NOON, "1.2.3.4", "GET /a HTTP/1.1", None),
@@ -155,7 +155,7 @@ def test_zones_that_contradict_the_order_are_ignored():
     assert reader.zone == "ignored"
 
 
-def test_clocks_that_are_set_back_are_believed():
+def test_zones_of_daylight_saving_time_are_used():
     lines = [f'1.1.1.1 - - [25/Oct/2026:{hour}:30:00 {zone}] "GET / HTTP/1.1" 200 5'
              for hour, zone in [("01", "+0200"), ("02", "+0200"), ("02", "+0100"), ("03", "+0100")]]  # fmt: skip
     events, reader = read(*lines)
@@ -181,7 +181,7 @@ def test_blocks_keep_facts_with_their_events():
          "header:NAME, got 'clinet'. Did you mean 'client'?"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told(options, message):
+def test_errors_in_arguments(options, message):
     with pytest.raises(InvalidInput) as error:
         LineReader("x", **options)
     assert str(error.value) == message
@@ -212,4 +212,4 @@ def test_a_year_that_the_rules_cannot_count_is_a_bad_line(year):
 )
 def test_a_port_is_no_part_of_a_client(client, address):
     line = json.dumps({"time": "2026-03-01T12:00:00Z", "client": client, "path": "/"})
-    assert [found for _, found, *_ in read(line)[0]] == [address]
+    assert [result for _, result, *_ in read(line)[0]] == [address]

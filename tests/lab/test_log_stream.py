@@ -30,8 +30,8 @@ def read(*paths):
         for block in merge_by_time(sources)
         for event in zip(block.times, block.clients, block.request_lines, strict=True)
     ]  # fmt: skip
-    for one in sources:
-        one.close()
+    for log in sources:
+        log.close()
     return events, sources
 
 
@@ -40,7 +40,7 @@ def zstd(data):
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress, zstd])
-def test_compressed_files_are_told_by_their_first_bytes(tmp_path, compress):
+def test_compression_is_recognised_by_the_first_bytes(tmp_path, compress):
     text = "".join(line(second) for second in range(500))
     path = tmp_path / "log"
     path.write_bytes(compress(text.encode()))
@@ -49,7 +49,7 @@ def test_compressed_files_are_told_by_their_first_bytes(tmp_path, compress):
     assert sources[0].reader.bad == 0
 
 
-def test_compressed_parts_after_each_other_are_all_read(tmp_path):
+def test_all_parts_of_a_concatenated_file_are_read(tmp_path):
     (tmp_path / "log.gz").write_bytes(gzip.compress(line(1).encode()) + gzip.compress(line(2).encode()))
     assert len(read(tmp_path / "log.gz")[0]) == 2
     (tmp_path / "log.zst").write_bytes(zstd(line(1).encode()) + zstd(line(2).encode()))
@@ -57,14 +57,14 @@ def test_compressed_parts_after_each_other_are_all_read(tmp_path):
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstd])
-def test_a_file_that_breaks_off_gives_what_it_has(tmp_path, compress, monkeypatch):
+def test_a_truncated_file_is_read_up_to_its_end(tmp_path, compress, monkeypatch):
     monkeypatch.setattr(source, "CHUNK", 5_000)
-    whole = compress("".join(line(second) for second in range(9_000)).encode())
-    (tmp_path / "log").write_bytes(whole[: len(whole) * 2 // 3])
-    events, (one,) = read(tmp_path / "log")
+    complete = compress("".join(line(second) for second in range(9_000)).encode())
+    (tmp_path / "log").write_bytes(complete[: len(complete) * 2 // 3])
+    events, (log,) = read(tmp_path / "log")
     assert 0 < len(events) < 9_000
-    assert one.error == "Compressed file ended before the end-of-stream marker was reached"
-    assert one.reader.bad == 0
+    assert log.error == "Compressed file ended before the end-of-stream marker was reached"
+    assert log.reader.bad == 0
 
 
 @given(
@@ -86,65 +86,65 @@ def test_files_are_merged_by_time_and_nothing_is_lost(tmp_path_factory, logs, ch
     expected = sorted((second, f"10.0.0.{number}") for number, seconds in enumerate(logs) for second in seconds)
     origin = 1772323200
     assert sorted((at // 1_000_000 - origin, client) for at, client, _ in events) == expected
-    assert sum(one.late for one in sources) == 0
+    assert sum(log.late for log in sources) == 0
 
 
-def test_lines_a_little_out_of_order_are_put_in_order(tmp_path):
+def test_lines_slightly_out_of_order_are_sorted(tmp_path):
     (tmp_path / "log").write_text("".join(line(second) for second in [5, 3, 9, 4, 30, 24]))
-    events, (one,) = read(tmp_path / "log")
+    events, (log,) = read(tmp_path / "log")
     assert [event[0] // 1_000_000 % 60 for event in events] == [3, 4, 5, 9, 24, 30]
-    assert one.late == 0
+    assert log.late == 0
 
 
-def test_late_lines_are_counted_where_the_stream_is(tmp_path, monkeypatch):
+def test_late_lines_count_at_the_time_of_the_stream(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK", 200)
     (tmp_path / "log").write_text(
         "".join(line(second) for second in [0, 1, 2, 100, 101, 102, 130, 131, 132, 5, 133, 200])
     )
-    events, (one,) = read(tmp_path / "log")
+    events, (log,) = read(tmp_path / "log")
     times = [event[0] for event in events]
     assert times == sorted(times)
-    assert (len(times), one.late) == (12, 1)
+    assert (len(times), log.late) == (12, 1)
 
 
-def test_a_clock_that_was_set_back_runs_on(tmp_path, monkeypatch):
+def test_lines_after_a_clock_reset_are_shifted(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK", 2000)
     before, after = range(40_000, 40_200), range(36_400, 36_800)  # an hour earlier, as in a night of October
     (tmp_path / "log").write_text("".join(line(second) for second in [*before, *after]))
-    events, (one,) = read(tmp_path / "log")
+    events, (log,) = read(tmp_path / "log")
     times = [at // 1_000_000 % 86_400 for at, _, _ in events]
     assert times == sorted(times)
-    assert one.clock_resets == 1
+    assert log.clock_resets == 1
     # All but those of the piece in which it happened keep their distance.
     assert times[:170] == list(before)[:170]
     assert [late - early for early, late in pairwise(times[-350:])] == [1] * 349
     assert times[-1] - 40_200 < 400
-    assert one.late < 30
+    assert log.late < 30
 
 
-def test_a_clock_that_is_set_right_again_is_believed_again(tmp_path, monkeypatch):
+def test_a_corrected_clock_is_used_again(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK", 2000)
     seconds = [*range(40_000, 40_200), *range(36_400, 36_600), *range(40_500, 40_700)]
     (tmp_path / "log").write_text("".join(line(second) for second in seconds))
-    events, (one,) = read(tmp_path / "log")
+    events, (log,) = read(tmp_path / "log")
     times = [at // 1_000_000 % 86_400 for at, _, _ in events]
     assert times == sorted(times)
-    assert one.clock_resets == 1
+    assert log.clock_resets == 1
     assert times[-200:] == list(range(40_500, 40_700))
 
 
-def test_a_mark_of_the_encoding_is_no_part_of_the_first_client(tmp_path):
+def test_a_byte_order_mark_is_skipped(tmp_path):
     (tmp_path / "log").write_bytes(codecs.BOM_UTF8 + line(1).encode())
     assert [client for _, client, _ in read(tmp_path / "log")[0]] == ["1.1.1.1"]
 
 
-def test_a_line_without_end_takes_no_more_than_its_share_of_memory(tmp_path, monkeypatch):
+def test_a_very_long_line_takes_bounded_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK", 1000)
     monkeypatch.setattr(source, "LONGEST_LINE", 2000)
     (tmp_path / "log").write_text(line(1) + "x" * 100_000 + "\n" + line(2) + line(3).strip())
-    events, (one,) = read(tmp_path / "log")
+    events, (log,) = read(tmp_path / "log")
     assert len(events) == 3
-    assert one.reader.bad == 1
+    assert log.reader.bad == 1
 
 
 def test_the_standard_input_is_a_dash(monkeypatch):
@@ -153,6 +153,6 @@ def test_the_standard_input_is_a_dash(monkeypatch):
     assert len(read("-")[0]) == 1
 
 
-def test_a_missing_file_is_told():
+def test_a_missing_file_raises():
     with pytest.raises(InvalidInput, match=r"^cannot read nothing.log: no such file or directory\.$"):
         LogSource("nothing.log", LineReader("nothing.log"))

@@ -12,21 +12,21 @@ from tests.lab.samples import ONE, RULES, SAMPLE
 
 
 def test_csv_json_and_frames(tmp_path):
-    found = lab.replay(SAMPLE, RULES)
-    found.write_csv(tmp_path / "clients.csv")
+    result = lab.replay(SAMPLE, RULES)
+    result.write_csv(tmp_path / "clients.csv")
     rows = list(csv.DictReader((tmp_path / "clients.csv").read_text().splitlines()))
-    assert len(rows) == found.clients
-    assert rows[0]["client"] == found.everyone[0].client
-    assert int(rows[0]["refused"]) == found.everyone[0].refused > 0
-    plain = json.loads(json.dumps(found.to_json()))
-    assert plain["refused"] == found.refused
-    assert "everyone" not in plain
+    assert len(rows) == result.clients
+    assert rows[0]["client"] == result.everyone[0].client
+    assert int(rows[0]["refused"]) == result.everyone[0].refused > 0
+    values = json.loads(json.dumps(result.to_json()))
+    assert values["refused"] == result.refused
+    assert "everyone" not in values
     for library in ("pandas", "polars"):
         pytest.importorskip(library)
-        assert len(found.frame(library)) == found.clients
+        assert len(result.frame(library)) == result.clients
 
 
-def test_what_clients_write_does_no_harm():
+def test_formulas_and_control_characters_of_clients_are_escaped():
     assert escape_formula("=1+1") == "'=1+1"
     assert escape_formula("@x") == "'@x"
     assert escape_formula("1.2.3.4") == "1.2.3.4"
@@ -35,7 +35,7 @@ def test_what_clients_write_does_no_harm():
     assert printable("x" * 100) == "x" * 59 + "…"
 
 
-def test_nobody_is_named_if_so_wished():
+def test_anonymous_names_no_client():
     named = lab.replay(SAMPLE, RULES, against=ONE)
     hidden = lab.replay(SAMPLE, RULES, against=ONE, anonymous=True)
     text = json.dumps(hidden.to_json()) + str(hidden) + json.dumps(hidden.rows()) + json.dumps(hidden.played)

@@ -5,7 +5,7 @@ import pytest
 from ratekeeper import InvalidInput, lab
 
 
-def test_pictures(tmp_path):
+def test_plots_are_written(tmp_path):
     pytest.importorskip("matplotlib")
     from ratekeeper.lab.plots import save_lanes
 

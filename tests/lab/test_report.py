@@ -1,4 +1,4 @@
-"""The report: whole, readable, and harmless whatever a log says."""
+"""The report is complete, valid HTML, and safe whatever a log contains."""
 
 import json
 import re
@@ -44,15 +44,15 @@ def played(page):
     return json.loads(re.search(r'id="played">(.*?)</script>', page, re.S)[1])
 
 
-def test_a_replay_is_told_whole():
-    found = lab.replay(SAMPLE, RULES, suggest=0.001, against={"rules": [{"name": "before", "limit": "5/minute"}]})
-    page = replay_page(found)
+def test_the_page_of_a_replay_is_complete():
+    replay = lab.replay(SAMPLE, RULES, suggest=0.001, against={"rules": [{"name": "before", "limit": "5/minute"}]})
+    page = replay_page(replay)
     outline = Outline(page)
     assert outline.open == []
     assert outline.fetched == []
     words = " ".join(outline.words)
-    for text in (headline(found), f"{found.refused:,}", "per-client", "12/minute burst 6", "What would change",
-                 "Which limit refuses at most 0.1 % of clients?", found.top_refused[0].client, "Try another limit",
+    for text in (headline(replay), f"{replay.refused:,}", "per-client", "12/minute burst 6", "What would change",
+                 "Which limit refuses at most 0.1 % of clients?", replay.top_refused[0].client, "Try another limit",
                  "Time zones are ignored", "The busiest paths", "1995-08-01 00:00:01 to "):  # fmt: skip
         assert text in words, text
     data = played(page)
@@ -61,7 +61,7 @@ def test_a_replay_is_told_whole():
     assert "{" + "played}" not in page
 
 
-def test_a_simulation_is_told_whole():
+def test_the_page_of_a_simulation_is_complete():
     simulation = lab.simulate("10/second burst 5", "retry_storm", algorithms=ALGORITHMS)
     page = simulation_page(simulation)
     outline = Outline(page)
@@ -77,7 +77,7 @@ def test_a_simulation_is_told_whole():
     assert times == list(simulation.traffic.times)
 
 
-def test_what_clients_write_is_only_text(tmp_path):
+def test_text_of_clients_is_escaped(tmp_path):
     evil = "</script><script>alert(1)</script>"
     path = tmp_path / "log"
     line = '{name} - - [01/Mar/2026:12:00:00 +0000] "GET /{name}" 200 5\n'
@@ -100,9 +100,9 @@ def test_what_clients_write_is_only_text(tmp_path):
         ("2/hour", "These rules would have refused 77.3 % of ordinary clients at least once"),
     ],
 )
-def test_the_answer_comes_first(limit, words, tmp_path):
-    found = lab.replay(SAMPLE, {"rules": [{"name": "a", "limit": limit}]})
-    assert headline(found) == words
+def test_the_headline_gives_the_result(limit, words, tmp_path):
+    replay = lab.replay(SAMPLE, {"rules": [{"name": "a", "limit": limit}]})
+    assert headline(replay) == words
     (tmp_path / "empty").write_text("")
     assert headline(lab.replay(tmp_path / "empty", RULES)) == "This log has no requests"
 
@@ -123,6 +123,6 @@ def test_the_sliders_start_at_the_first_limit(text, limit):
     assert str(first_limit(text)) == limit
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path):
+def test_a_path_that_cannot_be_written_raises(tmp_path):
     with pytest.raises(InvalidInput, match=r"^cannot write .*report\.html: no such file or directory\.$"):
         write_replay(lab.replay(SAMPLE, RULES), tmp_path / "no" / "report.html")

@@ -9,14 +9,13 @@ import pytest
 
 from ratekeeper import InvalidInput, Limiter, lab
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.lab import decide_batch as each
-from ratekeeper.lab import measure
+from ratekeeper.lab import decide_batch, measure
 from ratekeeper.lab.simulate import parse_lanes
 from ratekeeper.testing import FakeClock
 from tests import tier
 
 
-def one(limits, *args, **options):
+def only_lane(limits, *args, **options):
     (lane,) = lab.simulate(limits, *args, **options).lanes
     return lane
 
@@ -25,7 +24,7 @@ def one(limits, *args, **options):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_lane_decides_what_a_limiter_decides(name, shape):
     traffic = lab.traffic(shape, "7/second", seconds=8, clients=3, seed=5)
-    lane = one(f"7/second {name}", traffic)
+    lane = only_lane(f"7/second {name}", traffic)
     clock = FakeClock()
     limiter = Limiter("7/second", algorithm=name, clock=clock)
     pending = [(at, number, 0, traffic.who[number]) for number, at in enumerate(traffic.times)]
@@ -44,11 +43,11 @@ def test_a_lane_decides_what_a_limiter_decides(name, shape):
     assert (lane.admitted, lane.refused) == (admitted, refused)
     assert lane.calls == lane.asked == admitted + refused
     bins = lane.asked_in_bin, lane.admitted_in_bin, lane.refused_in_bin
-    assert [sum(own) for own in bins] == [lane.asked, admitted, refused]
+    assert [sum(counts) for counts in bins] == [lane.asked, admitted, refused]
 
 
 @pytest.mark.parametrize("shape", lab.SHAPES)
-def test_the_bounds_that_the_documentation_promises_hold(shape):
+def test_the_documented_bounds_hold(shape):
     lanes = {lane.algorithm: lane for lane in lab.simulate("20/second", shape, algorithms=ALGORITHMS).lanes}
     assert lanes["fixed_window"].worst_window_ratio <= 2
     assert lanes["sliding_window"].worst_window_ratio <= 2
@@ -70,25 +69,33 @@ def test_the_boundary_doubles_a_fixed_window_and_nothing_else():
     assert [lanes[name].worst_window for name in ("sliding_log", "sliding_window", "gcra")] == [50, 50, 50]
 
 
-def test_one_abuser_takes_from_others_only_where_they_share():
-    apart = one("20/second", "abuser", clients=20)
-    shared = one("20/second", "abuser", clients=20, shared=True)
+def test_an_abuser_harms_others_only_under_a_shared_limit():
+    apart = only_lane("20/second", "abuser", clients=20)
+    shared = only_lane("20/second", "abuser", clients=20, shared=True)
     assert apart.fairness > 0.999
     assert shared.fairness < 0.8
     assert shared.worst_window <= 40
 
 
-def test_costs_are_weighed():
+def test_costs_are_added_up():
     traffic = lab.recorded([(0.0, "a", 6), (0.1, "a", 5), (0.2, "a", 4), (0.3, "b", 11)])
-    lane = one("10/minute sliding_log", traffic)
+    lane = only_lane("10/minute sliding_log", traffic)
     assert (lane.calls, lane.asked, lane.admitted, lane.refused) == (4, 26, 10, 16)
     assert lane.worst_window == lane.worst_second == 10
     assert (lane.wrongly_admitted, lane.wrongly_refused) == (0, 0)
     assert lane.state_bytes == 40  # ten instants of one client, none of the other
 
 
-def test_several_limits_hold_together():
-    lane = one([["5/second fixed_window", "8/minute sliding_log"]], "steady", load=2, clients=1, seconds=10)
+def test_fairness_uses_the_cost_of_each_client():
+    """A leaky bucket has turns in another order than calls, but costs stay with their clients."""
+    calls = [(0.0, "a", 1), (0.0, "a", 9), (0.1, "b", 2), (0.2, "a", 5)]
+    lane = only_lane("10/minute leaky_bucket", lab.recorded(calls))
+    assert (lane.admitted, lane.refused) == (12, 5)
+    assert lane.fairness == 1.0
+
+
+def test_several_limits_apply_together():
+    lane = only_lane([["5/second fixed_window", "8/minute sliding_log"]], "steady", load=2, clients=1, seconds=10)
     assert lane.admitted == 8
     assert lane.algorithm == "fixed_window + sliding_log"
     assert lane.wrong == 0
@@ -99,7 +106,7 @@ def test_a_recorded_trace_keeps_its_place_in_the_day():
     assert list(traffic.times) == [59_500_000, 60_000_000, 60_500_000]
     assert [traffic.clients[number] for number in traffic.who] == ["a", "a", "b"]
     assert traffic.costs is None
-    assert one("1/minute fixed_window", traffic).admitted == 3
+    assert only_lane("1/minute fixed_window", traffic).admitted == 3
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not():
@@ -118,10 +125,10 @@ def test_rows_and_json_are_plain():
     }  # fmt: skip
 
 
-def test_progress_is_told():
-    told = []
-    lab.simulate("10/second", "burst", progress=lambda what, done, total: told.append((what, done, total)))
-    assert told == [("10/second", 360, 360)]
+def test_progress_is_reported():
+    reports = []
+    lab.simulate("10/second", "burst", progress=lambda *words: reports.append(words))
+    assert reports == [("10/second", 360, 360)]
 
 
 @pytest.mark.parametrize(
@@ -142,24 +149,24 @@ def test_progress_is_told():
          "token_bucket, leaky_bucket, gcra), got none."),
     ],
 )  # fmt: skip
-def test_mistakes_are_told(wrong, message):
+def test_errors_in_arguments(wrong, message):
     options = {"limits": "10/second", "traffic": "poisson", **wrong}
     with pytest.raises(InvalidInput) as error:
         lab.simulate(options.pop("limits"), options.pop("traffic"), **options)
     assert str(error.value) == message
 
 
-def test_options_of_a_shape_beside_traffic_are_a_mistake():
+def test_options_of_a_shape_together_with_traffic_raise():
     with pytest.raises(InvalidInput, match="expected load, clients and seconds with the name of a shape"):
         lab.simulate("10/second", lab.traffic("burst"), load=2)
 
 
-def test_a_burst_goes_where_there_is_none():
+def test_an_algorithm_without_bursts_drops_the_burst():
     lanes = parse_lanes(["10/second burst 30"], ["gcra", "fixed_window"])
     assert [str(lane) for lane in lanes] == ["10/second burst 30", "10/second fixed_window"]
 
 
-def test_the_front_door_does_not_open_the_lab():
+def test_importing_ratekeeper_does_not_import_the_lab():
     script = "import sys, ratekeeper; print('ratekeeper.lab' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
@@ -169,8 +176,8 @@ def test_the_front_door_does_not_open_the_lab():
 def test_the_core_and_python_give_the_same_figures(shape, shared, monkeypatch):
     traffic = lab.traffic(shape, "50/second burst 20", clients=8, seconds=tier.steps(30), seed=2)
     native = lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes
-    for room in (measure, each):
-        monkeypatch.setattr(room, "core", None)
+    for module in (measure, decide_batch):
+        monkeypatch.setattr(module, "core", None)
     assert lab.simulate("50/second burst 20", traffic, algorithms=ALGORITHMS, shared=shared).lanes == native
     json.dumps([asdict(lane) for lane in native])
 
@@ -185,7 +192,7 @@ def test_the_core_and_python_give_the_same_figures(shape, shared, monkeypatch):
         ({"store": 5}, "store: expected a URL such as 'redis://localhost:6379/0', got 5."),
     ],
 )
-def test_wrong_kinds_of_arguments_are_told(arguments, message):
+def test_arguments_of_the_wrong_type_raise(arguments, message):
     with pytest.raises(InvalidInput) as caught:
         lab.simulate(**{"limits": "5/second", **arguments})
     assert str(caught.value) == message

@@ -19,7 +19,7 @@ from ratekeeper.lab.svg import curve, time_ticks
         (4 * 365 * 86_400, None, ["0", "365 d", "730 d", "1,095 d"]),
     ],
 )
-def test_marks_stand_at_round_times(seconds, start, words):
+def test_ticks_are_at_round_times(seconds, start, words):
     began = datetime.fromisoformat(start) if start else None
     marks = time_ticks(seconds, began)
     assert [word for _, word in marks] == words

@@ -4,7 +4,7 @@ import pytest
 
 from ratekeeper import lab
 from ratekeeper.algorithms import ALGORITHMS
-from ratekeeper.lab.text import simulation_as_text
+from ratekeeper.lab.text import PLAIN, simulation_as_text, style_for
 from tests.lab.samples import ONE, RULES, SAMPLE
 
 
@@ -26,7 +26,7 @@ def test_the_table_is_no_wider_than_the_terminal(width):
     assert "fairness" in heads[-1]
 
 
-def test_text_says_what_matters_first():
+def test_a_replay_starts_with_the_totals():
     text = str(lab.replay(SAMPLE, RULES, suggest=0.001, against=ONE))
     lines = text.splitlines()
     assert lines[0] == "400 requests by 45 clients, 1995-08-01T00:00:01Z to 1995-08-01T00:11:11Z"
@@ -35,3 +35,10 @@ def test_text_says_what_matters_first():
     assert "lowest limit that refuses" in text
     assert "at most 0.1 % of clients" in text
     assert "compared with the current rules" in text
+
+
+def test_an_output_that_cannot_encode_blocks_gets_ascii():
+    assert style_for("utf-8", colours=False) == PLAIN
+    for encoding in (None, "ascii", "latin-1", "no such encoding"):
+        style = style_for(encoding, colours=False)
+        simulation_as_text(lab.simulate("10/second", "burst"), 100, style).encode("ascii")

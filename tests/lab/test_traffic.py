@@ -20,7 +20,7 @@ def test_a_load_is_in_multiples_of_the_limit(shape):
     assert len(traffic) == pytest.approx(3 * 100 * 20 * 5, rel=0.03)
 
 
-def test_a_retry_storm_asks_more_of_who_refuses_more():
+def test_a_stricter_limit_gets_more_calls_in_a_retry_storm():
     traffic = lab.traffic("retry_storm", "20/second")
     lenient, strict = lab.simulate("20/second", traffic, algorithms=["gcra", "sliding_log"]).lanes
     assert strict.calls > lenient.calls > len(traffic)

@@ -42,7 +42,8 @@ def replay(
     rules: Annotated[Path, typer.Option("--rules", "-r", help="The rules file to try.")],
     against: Annotated[Path | None, typer.Option(help="The current rules file; show what would change.")] = None,
     suggest: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="Suggest limits that refuse at most this share of clients.")
+        str | None,
+        typer.Option(metavar="SHARE", help="Suggest limits that refuse at most this share of clients, '0.1%'."),
     ] = None,
     format: Annotated[str, typer.Option("--format", help="auto, common (includes combined) or json.")] = "auto",
     field: Annotated[

@@ -49,8 +49,9 @@ def trial(
                 print_result(limiter.check(key))
             return
         if not as_json:
-            out.print(f"{limiter.limits}. Enter: a call; a number: a call of that cost; p: peek; r: reset; q: quit.",
-                      markup=False)  # fmt: skip
+            out.print(
+                f"{limiter.limits}. Enter: call; number: call of that cost; p: peek; r: reset; q: quit.", markup=False
+            )
         for line in sys.stdin:
             word = line.strip().lower()
             if word in ("q", "quit", "exit"):

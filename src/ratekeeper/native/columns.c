@@ -1,25 +1,25 @@
-/* Columns: lines of access logs taken apart, many in one call.  Twin of lab/columns.py: a line that does not look
- * like most is handed back as it stands.
+/* Columns: split many lines of an access log in one call.  Twin of lab/log_columns.py: an unusual line is returned as
+ * it is.
  */
 #include "core.h"
 
 #define STAMP 26            /* 01/Aug/1995:00:00:01 -0400 */
 #define KNOWN_TEXTS (1 << 14)
-#define LONGEST_KNOWN 256   /* bytes: what is remembered stays small, whatever stands in a log */
+#define LONGEST_KNOWN 256   /* bytes: bounds the cache, whatever a log contains */
 
-/* A text that was made before.  The same few clients and requests come again and again. */
+/* A cached string.  Most clients and requests of a log repeat. */
 typedef struct {
     PyObject *text;
-    const char *letters; /* of the text itself */
+    const char *letters; /* the UTF-8 of the string, which the string owns */
     size_t length;
 } KnownText;
 
 typedef struct {
     PyObject_HEAD
-    bool zones;        /* believe them */
-    uint32_t busy;     /* one thread at a time */
-    char stamp[STAMP]; /* the last one, and */
-    PyObject *at;      /* its instant */
+    bool zones;        /* use the zones of timestamps */
+    uint32_t busy;     /* 1 while a thread reads */
+    char stamp[STAMP]; /* the last timestamp */
+    PyObject *at;      /* and its instant */
     KnownText *known;
 } ColumnsObject;
 
@@ -35,7 +35,7 @@ static inline size_t known_text_at(const char *letters, size_t length) {
     return ((sum ^ word) * 0x9E3779B97F4A7C15ULL >> 48) % KNOWN_TEXTS;
 }
 
-/* A new reference to the text of some bytes. */
+/* Return a new reference to the string of some bytes. */
 static PyObject *text_from(ColumnsObject *self, const char *letters, size_t length) {
     if (length > LONGEST_KNOWN)
         return PyUnicode_DecodeUTF8(letters, (Py_ssize_t)length, "backslashreplace");
@@ -55,7 +55,7 @@ static PyObject *text_from(ColumnsObject *self, const char *letters, size_t leng
     return text;
 }
 
-/* So many digits; -1 if some is none. */
+/* Parse exactly `count` digits; -1 if there is another character. */
 static inline int digits(const char *text, int count) {
     int found = 0;
     for (int index = 0; index < count; index++) {
@@ -75,7 +75,7 @@ static inline int month_of(const char *name) {
     return -1;
 }
 
-/* Days from 1970 to the first of a month that is counted from 0. */
+/* Days from 1970 to the first day of a month; January is 0. */
 static inline i64 days_before(i64 year, int month) {
     static const int before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
     bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
@@ -83,7 +83,7 @@ static inline i64 days_before(i64 year, int month) {
     return past * 365 + past / 4 - past / 100 + past / 400 - 719162 + before[month] + (leap && month > 1);
 }
 
-/* Microseconds since 1970 of `01/Aug/1995:00:00:01 -0400`; -1 for what is not as plain as that. */
+/* Microseconds since 1970 of `01/Aug/1995:00:00:01 -0400`; -1 for any other form. */
 static i64 instant_in(const char *stamp, bool zones) {
     int day = digits(stamp, 2), month = month_of(stamp + 3), year = digits(stamp + 7, 4);
     int hour = digits(stamp + 12, 2), minute = digits(stamp + 15, 2), second = digits(stamp + 18, 2);
@@ -102,7 +102,9 @@ static i64 instant_in(const char *stamp, bool zones) {
     return seconds >= 0 && seconds < (i64)(MOST_NOW / 1000000) ? seconds * 1000000 : -1;
 }
 
-/* Borrowed: the instant of a stamp, most often the last one's; NULL for an odd one, or with an error set. */
+/* Return the instant of a timestamp, borrowed; NULL if the timestamp is unusual, or with an error set.  Consecutive
+ * lines mostly have the same timestamp.
+ */
 static PyObject *instant_from(ColumnsObject *self, const char *stamp) {
     if (self->at && !memcmp(self->stamp, stamp, STAMP))
         return self->at;
@@ -205,12 +207,11 @@ static void columns_free(ColumnsObject *self) {
 
 static PyMethodDef columns_methods[] = {
     {"read", (PyCFunction)columns_read, METH_O,
-     "read($self, piece, /)\n--\n\nTimes, clients and requests of whole lines; and the odd lines, each with its place and "
-     "number."},
+     "read($self, piece, /)\n--\n\nReturn the times, clients and requests of complete lines, and the unusual lines."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot columns_slots[] = {
-    {Py_tp_doc, "Columns(zones)\n--\n\nTakes lines of access logs apart, with the zones of their stamps or without."},
+    {Py_tp_doc, "Columns(zones)\n--\n\nSplits lines of access logs into columns; zones says whether to use the zones of timestamps."},
     {Py_tp_new, columns_new},
     {Py_tp_dealloc, columns_free},
     {Py_tp_methods, columns_methods},

@@ -1,12 +1,12 @@
-/* check_each: prepared plans one after the other, each at an instant of its own instead of the clock's.  Twin of
- * lab/each.py, for what happened already or might: millions of decisions that nobody looks at one by one.
+/* check_each: decide prepared plans one after the other, each at its own instant instead of the clock's.  Twin of
+ * check_each in lab/decide_batch.py, for the millions of decisions of a replay or a simulation.
  */
 #include "batch.h"
 
-/* A plan laid out once for all that follow with the same. */
+/* The memory of the current plan: laid out once for all consecutive checks of that plan. */
 typedef struct {
     PreparedObject *plan; /* owned */
-    PyObject *keys;       /* owned: those of the check before, whose hashes still stand in the items */
+    PyObject *keys;       /* owned: the keys of the previous check, whose hashes are still in the items */
     Batch batch;
 } Slate;
 
@@ -42,7 +42,7 @@ static bool instant_from(State *state, PyObject *time, u64 *now) {
     return true;
 }
 
-/* Microseconds until the turn of what was admitted. */
+/* Microseconds until the turn of an admitted call. */
 static i64 longest_delay(const Batch *batch, u64 now) {
     const Evidence *evidence = batch->evidence;
     u64 longest = 0;
@@ -57,7 +57,7 @@ static i64 longest_delay(const Batch *batch, u64 now) {
     return (i64)longest;
 }
 
-/* Decide a plan of one limit on a private table, as Table.check does. */
+/* Decide a plan of one limit on a table of this process, as Table.check does. */
 static bool decide_one(Batch *batch, u64 now) {
     Item *item = batch->items;
     Region *region = region_of(item->shelf, item->hash);
@@ -83,11 +83,11 @@ static bool decide_all(Batch *batch, u64 now) {
     return kept;
 }
 
-/* What was decided, in columns: whether, and when what was admitted has its turn; and the refusals. */
+/* The result in columns: admitted or not, the turn of each call, and the refusals. */
 typedef struct {
     char *allowed;
     i64 *turns;
-    i64 *refused; /* for each: its place, the row of the plan that refuses for longest, and for how long; -1: for ever */
+    i64 *refused; /* three numbers each: the place of the call, the row of the plan that refuses for longest, the wait (-1: forever) */
     Py_ssize_t refusals;
 } Found;
 
@@ -158,7 +158,7 @@ static bool check_way(State *state, Slate *slate, PyObject *way, PyObject *subje
     return done;
 }
 
-/* check_each(ways, subjects, times): lists of the same length. */
+/* check_each(plans, clients, times): lists of the same length. */
 PyObject *check_each(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     PyObject *lists[3];
@@ -166,7 +166,7 @@ PyObject *check_each(PyObject *module, PyObject *args) {
         return NULL;
     Py_ssize_t count = PyList_Size(lists[0]);
     if (PyList_Size(lists[1]) != count || PyList_Size(lists[2]) != count)
-        return PyErr_Format(PyExc_ValueError, "check_each: expected %zd subjects and times, as many as ways", count);
+        return PyErr_Format(PyExc_ValueError, "check_each: expected %zd clients and times, as many as plans", count);
     Slate slate = {NULL, NULL, {0}};
     Found found = {PyMem_Malloc((size_t)count + 1), PyMem_Malloc((size_t)count * sizeof(i64) + 1),
                    PyMem_Malloc(3 * (size_t)count * sizeof(i64) + 1), 0};
@@ -175,7 +175,7 @@ PyObject *check_each(PyObject *module, PyObject *args) {
     if (!done)
         PyErr_NoMemory();
     for (Py_ssize_t place = 0; done && place < count; place++) {
-        PyObject *own[3] = {NULL, NULL, NULL}; /* a key of a caller's own kind may run anything, also on these lists */
+        PyObject *own[3] = {NULL, NULL, NULL}; /* owned: looking up keys may run Python code that changes these lists */
         for (int index = 0; done && index < 3; index++)
             done = (own[index] = PyList_GetItem(lists[index], place)) && Py_NewRef(own[index]);
         done = done && check_way(state, &slate, own[0], own[1], own[2], place, &found);

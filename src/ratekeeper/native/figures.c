@@ -1,9 +1,9 @@
-/* What became of many calls, in figures.  Twin of lab/measure.py, for one limit and calls that cost 1 each. */
+/* Figures about decided calls.  Twin of lab/measure.py, for one limit and calls of cost 1. */
 #include "core.h"
 
-#define MOST ((i64)1 << 62) /* far from where a difference would overflow */
+#define MOST ((i64)1 << 62) /* bounds all numbers, so that no difference overflows */
 
-/* A column of numbers of 64 bits, from 0 to below `most`. */
+/* Open a column of 64-bit numbers from 0 to below `most`. */
 static bool column_from(PyObject *given, i64 most, Py_buffer *column, const i64 **numbers, Py_ssize_t *count) {
     if (PyObject_GetBuffer(given, column, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0)
         return false;
@@ -27,10 +27,10 @@ static bool is_length(long long length) {
 }
 
 typedef struct {
-    Py_buffer columns[2]; /* held */
+    Py_buffer columns[2]; /* open buffers: the first `held` of them */
     int held;
     const i64 *times;
-    const i64 *who; /* NULL: all have one key */
+    const i64 *who; /* the number of each call's key; NULL: all calls have one key */
     const char *allowed;
     Py_ssize_t count, keys;
 } Calls;
@@ -67,12 +67,12 @@ static bool calls_from(PyObject *times, PyObject *who, PyObject *allowed, Calls 
     return fits;
 }
 
-/* What was admitted to each key, one key after the other. */
+/* The admitted calls, sorted by key. */
 typedef struct {
     i64 *times;
-    Py_ssize_t *first; /* where those of a key begin; the next key's is their end */
-    Py_ssize_t *since; /* of each key: the first that lies within the period, and */
-    Py_ssize_t *until; /* the first that comes later, at the call that is looked at */
+    Py_ssize_t *first; /* where the calls of a key begin; they end where those of the next key begin */
+    Py_ssize_t *since; /* for each key: its first call within the period */
+    Py_ssize_t *until; /* and its first call after the current instant */
 } Histories;
 
 static void drop_histories(Histories *own) {
@@ -121,7 +121,7 @@ static void judge_admitted(const Calls *calls, const Histories *own, i64 count, 
         }
 }
 
-/* Of calls at one instant the admitted come first, as time alone frees anything. */
+/* Among calls at one instant the admitted ones come first, because only time frees capacity. */
 static void judge_refused(const Calls *calls, Histories *own, i64 count, i64 period, i64 end, Judged *judged) {
     for (Py_ssize_t index = 0; index < calls->count; index++) {
         if (calls->allowed[index])
@@ -189,7 +189,7 @@ PyObject *count_each(PyObject *module, PyObject *args) {
     return found;
 }
 
-/* most_within(times, length): the most that came within any stretch of that length; the times in order. */
+/* most_within(times, length): the most calls within any stretch of that length; the times are in order. */
 PyObject *most_within(PyObject *module, PyObject *args) {
     PyObject *given;
     long long length;
@@ -208,7 +208,9 @@ PyObject *most_within(PyObject *module, PyObject *args) {
     return PyLong_FromSsize_t(most);
 }
 
-/* Sort by the bytes that differ, the lowest first; `other` is as long.  Says where the sorted numbers are. */
+/* Radix sort, one pass for each byte that differs, lowest byte first.  `other` has the same size as `numbers`; returns
+ * the one that holds the result.
+ */
 static i64 *sort(i64 *numbers, i64 *other, Py_ssize_t count) {
     i64 differ = 0;
     for (Py_ssize_t index = 1; index < count; index++)
@@ -230,7 +232,7 @@ static i64 *sort(i64 *numbers, i64 *other, Py_ssize_t count) {
     return numbers;
 }
 
-/* picked(numbers, flags): those that are flagged, the least first, as numbers of 64 bits. */
+/* picked(numbers, flags): the flagged numbers, sorted, as 64-bit numbers. */
 PyObject *picked(PyObject *module, PyObject *args) {
     PyObject *given, *flags, *found = NULL;
     Calls calls = {.held = 0, .keys = 1};
@@ -255,7 +257,7 @@ PyObject *picked(PyObject *module, PyObject *args) {
     return found;
 }
 
-/* longest_wait(times, turns): the longest way from a time to its turn. */
+/* longest_wait(times, turns): the longest time from a call to its turn. */
 PyObject *longest_wait(PyObject *module, PyObject *args) {
     PyObject *given[2];
     Py_buffer columns[2];
