@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 # that started them.
 WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 FIRST_GIVEN = 32_768  # ports from here on are the system's to give: see ip_local_port_range
+READY = re.compile(rb"[Rr]eady to accept connections|Sentinel ID is")  # what servers and sentinels log
 PLACES = f"{Path(sys.prefix, 'bin')}:/usr/local/bin:/usr/bin:/bin"
 
 
@@ -71,23 +73,11 @@ class Server:
         self.run(words)
 
     def run(self, words):
-        self.process = subprocess.Popen([*WITH_US, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.wait()
-
-    def wait(self, seconds=60):
-        """Until it answers, whatever it says."""
-        until = time.monotonic() + seconds
-        while True:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), 1) as probe:
-                    probe.sendall(b"PING\r\n")
-                    if probe.recv(100) and self.process.poll() is None:  # it, and not another who had the port before
-                        return
-            except OSError:
-                if time.monotonic() > until:
-                    raise
-            if self.process.poll() is not None:
-                raise OSError(f"{self.binary} ended with {self.process.returncode} on port {self.port}")
+        """Start the process; return once it says that it listens.  A server does not mind that nobody reads on."""
+        self.process = subprocess.Popen([*WITH_US, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        with self.process.stdout as lines:
+            if not any(READY.search(line) for line in lines):
+                raise OSError(f"{self.binary} ended with {self.process.wait()} on port {self.port}")
 
     def client(self, **options):
         import redis
@@ -120,6 +110,7 @@ class Cluster:
         for client in clients:
             while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
                 assert time.monotonic() < until, "the cluster does not come together"
+                client.execute_command("WAIT", 1, 20)  # for a replica that is not there, 20 ms: asking is work too
         for client in clients:  # it comes together sooner with less patience; then a busy machine is no failure
             client.config_set("cluster-node-timeout", patience)
 

@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 @contextmanager
 def serving(tmp_path, folder, **options):
-    with running(tmp_path, RULES.format(600), store=f"shm://{folder}", **options) as service:
+    with running(tmp_path, RULES.format(600), store=f"shm://{folder}?max_keys=1000", **options) as service:
         yield service
 
 
@@ -125,7 +125,7 @@ def test_limits_of_envoy_are_let_go_of_too(tmp_path, folder, monkeypatch):
     text = f"domain: edge\ndescriptors:\n  - {{{{key: user, rate_limit: {rate}}}}}\n"
     config = tmp_path / "limits.yaml"
     config.write_text(text.format(7))
-    with running(envoy_config=config, grpc=ANY, store=f"shm://{folder}") as service:
+    with running(envoy_config=config, grpc=ANY, store=f"shm://{folder}?max_keys=1000") as service:
         decider = service.worker.decider
         for count in (8, 9):
             ((path, limit),) = decider.retired.users[1]()

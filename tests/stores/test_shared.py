@@ -15,6 +15,7 @@ from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.limit import Limit
 from ratekeeper.testing import FakeClock, TimedStoreContract
 from tests.stores.prepared import ThroughPrepared, ThroughTables
+from tests.stores.processes import at_once
 
 if native.core is None or sys.platform != "linux":
     pytest.skip(native.REASON, allow_module_level=True)
@@ -66,38 +67,21 @@ class TestSharedStoreThroughTables(ThroughTables, TestSharedStore):
     pass
 
 
-def run(*scripts):
-    """Each script in a process of its own, all at once; what each printed."""
-
-    def one(script):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    with ThreadPoolExecutor(len(scripts)) as pool:
-        return list(pool.map(one, scripts))
-
-
-COUNT = """
-import os, time
+OPEN = """
 from ratekeeper import Limiter
 limiter = Limiter({limits!r}, store="shm://{name}")
-while time.monotonic() < {start}:  # all at once
-    pass
-print(sum(bool(limiter.check(f"k{{number % {keys}}}")) for number in range({calls})))
 """
+COUNT = 'print(sum(bool(limiter.check(f"k{number % 3}")) for number in range(3_000)))'
 
 
 @pytest.mark.parametrize("limits", [*[f"500 per 300 days {name}" for name in ALGORITHMS], "several", "sliced"])
-def test_processes_are_admitted_exactly_the_limit(name, limits):
-    import time
-
+def test_processes_are_admitted_exactly_the_limit(name, limits, two_processes):
     if limits == "several":
         limits = ["500 per 300 days", "600 per 300 days sliding_log", "700 per 300 days fixed_window"]
     elif limits == "sliced":
         limits = "500 per 300 days sliding_window slices 4"
-    script = COUNT.format(limits=limits, name=name, start=time.monotonic() + 0.5, keys=3, calls=3_000)
-    assert sum(map(int, run(script, script))) == 1_500
+    at_once(two_processes, OPEN.format(limits=limits, name=name))
+    assert sum(map(int, at_once(two_processes, COUNT, fresh=False))) == 1_500
 
 
 PLANS = """
@@ -114,9 +98,8 @@ print(taken)
 """
 
 
-def test_plans_of_several_processes_are_all_or_nothing(name):
-    script = PLANS.format(name=name)
-    assert sum(map(int, run(script, script))) == 500
+def test_plans_of_several_processes_are_all_or_nothing(name, two_processes):
+    assert sum(map(int, at_once(two_processes, PLANS.format(name=name)))) == 500
     limits = {"a": "900 per 300 days", "c": "900 per 300 days", "d": "900 per 300 days"}
     with SharedStore_(name) as store:
         left = {key: Limiter(limit, store=store, name="one").peek(key).remaining for key, limit in limits.items()}
@@ -176,10 +159,8 @@ print("ok")
 """
 
 
-def test_a_fork_under_load_leaves_no_lock_behind(name):
-    command = [sys.executable, "-W", "ignore", "-c", FORK.format(name=name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
+def test_a_fork_under_load_leaves_no_lock_behind(name, two_processes):
+    assert two_processes[0].run(FORK.format(name=name)) == "ok\n"
 
 
 def test_async_limiters_use_it_too(name):
@@ -352,7 +333,8 @@ assert limiter.check("k")
 
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer itself needs terabytes")
 def test_memory_that_cannot_be_mapped_is_refused(name):
-    (text,) = run(LITTLE_MEMORY.format(name=name))
+    words = [sys.executable, "-c", LITTLE_MEMORY.format(name=name)]
+    text = subprocess.run(words, capture_output=True, text=True, timeout=100, check=True).stdout
     assert "bytes of free space in" in text
     assert "got Cannot allocate memory. Lower max_keys" in text
 

@@ -6,6 +6,7 @@ import heapq
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from ratekeeper.clock import following, set_default
 from ratekeeper.errors import InvalidInput, shown
@@ -36,6 +37,7 @@ class FakeClock:
         self.moved = threading.Condition()
         self.sleepers: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.arrivals = 0
+        self.jumping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops where a jump is under way
 
     @property
     def now(self) -> float:
@@ -88,7 +90,10 @@ class FakeClock:
         with self.moved:
             self.arrivals += 1
             heapq.heappush(self.sleepers, (self.micros + micros, self.arrivals, loop, future))
-        if self.auto:
+            begins = self.auto and loop not in self.jumping
+            if begins:
+                self.jumping.add(loop)
+        if begins:
             loop.call_soon(self.jump, loop, self.arrivals, self.micros, QUIET)
         await future
 
@@ -98,6 +103,7 @@ class FakeClock:
             while self.sleepers and self.sleepers[0][3].done():  # cancelled
                 heapq.heappop(self.sleepers)
             if not self.sleepers:
+                self.jumping.discard(loop)
                 return
             if (arrivals, micros) != (self.arrivals, self.micros):
                 arrivals, micros, turns = self.arrivals, self.micros, QUIET + 1
