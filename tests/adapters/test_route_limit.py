@@ -29,7 +29,7 @@ SOURCES = (
     "one of ip, user, api_key, tier, route, host, method, all, header:NAME, cookie:NAME, query:NAME, jwt:NAME, "
     "app:NAME, function:NAME"
 )
-NO_LIMIT = "limits: expected a limit or a list of them, got 5."
+NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
 PROXY = "127.0.0.1"
 CLIENTS = [{"X-Forwarded-For": f"192.0.2.{number}"} for number in range(4)]
 
@@ -256,7 +256,7 @@ def test_facts_of_the_middleware_reach_the_limit():
     ("limit", "words", "message"),
     [
         (5, {}, NO_LIMIT),
-        (None, {}, "limits: expected a limit or a list of them, got None."),
+        (None, {}, "limits: expected a limit such as '100/minute' or a list of limits, got None."),
         ([5], {}, "limit: expected text such as '100/minute' or a Limit, got 5 (int)."),
         ("5/minute", {"by": 5}, "rules[0].by[1] (rule '5/minute'): expected text, got 5."),
         ("5/minute", {"by": "jwt"}, f"expected {SOURCES}, got 'jwt'. A name is missing, as in 'jwt:sub'."),

@@ -9,7 +9,7 @@ from ratekeeper.outbound.requests import PacedAdapter
 
 NO_STORE = "store: expected a URL such as 'redis://localhost:6379/0' or a store, got 5."
 NO_RATE = "expected a rate, got '2 concurrent', which is held and given back. Use Limiter.limit or Limiter.reserve."
-NO_LIMIT = "limits: expected a limit or a list of them, got 5."
+NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
 
 
 @pytest.mark.parametrize("kind", [PacedTransport, AsyncPacedTransport, PacedAdapter])
