@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Sink = Callable[["Event"], object]
 
+__all__ = ["Event", "Standing"]
 RANDOM = urandom(16)
 RESULTS = {"": "allowed", "limit": "refused", "blocked": "blocked", "forbidden": "forbidden",
            "store": "unavailable", "cost": "invalid"}  # fmt: skip

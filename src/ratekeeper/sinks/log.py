@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.sinks.event import Event
 
+__all__ = ["LoggingSink"]
 LONGEST = 200
 
 

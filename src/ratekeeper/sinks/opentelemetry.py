@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ratekeeper.sinks.event import Event
 
 
+__all__ = ["OpenTelemetrySink"]
+
+
 class OpenTelemetrySink:
     """Count decisions, time them, and write the verdict on the span of the request."""
 

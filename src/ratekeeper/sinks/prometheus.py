@@ -13,6 +13,7 @@ from ratekeeper.sinks.top_sources import TopSources
 if TYPE_CHECKING:
     from ratekeeper.sinks.event import Event
 
+__all__ = ["PrometheusSink"]
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0)
 SECONDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
 WINDOW = 60.0
