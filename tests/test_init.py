@@ -41,7 +41,7 @@ MODULES = {
     "ratekeeper.outbound.grpc": "PacedInterceptor PacingTimeout paced_interceptors",
     "ratekeeper.outbound.httpx": "AsyncPacedTransport PacedTransport PacingTimeout",
     "ratekeeper.outbound.requests": "PacedAdapter PacingTimeout",
-    "ratekeeper.sinks.event": "Event Standing",
+    "ratekeeper.sinks.event": "Event LimitResult",
     "ratekeeper.sinks.log": "LoggingSink",
     "ratekeeper.sinks.opentelemetry": "OpenTelemetrySink",
     "ratekeeper.sinks.prometheus": "PrometheusSink",

@@ -133,7 +133,7 @@ def test_identity_store_sinks_response_and_exemptions_are_inherited(through):
     by = "header:X-User" if through in (through_django, through_drf) else "user"  # there, a user is Django's own
     first = through(Policy.parse(settings, store=store, sinks=[events.append]), users, by=by)
     assert statuses(first) == [200, 200, 200, 429, 200]
-    assert [event.result for event in events if event.standings] == ["allowed", "allowed", "allowed", "refused"]
+    assert [event.result for event in events if event.limits] == ["allowed", "allowed", "allowed", "refused"]
     assert "ratelimit-remaining" in first[0].headers
     assert "x-ratelimit-limit" not in first[0].headers
     assert "ratelimit-remaining" not in first[4].headers
@@ -154,7 +154,7 @@ def test_new_rules_and_sinks_reach_the_limit_too(through):
         yield from CLIENTS
 
     assert statuses(through(policy, trusting())) == [200, 200, 200, 200, 200, 200]
-    assert len([event for event in events if event.standings]) == 5
+    assert len([event for event in events if event.limits]) == 5
 
 
 def test_fastapi_without_a_middleware_counts_peers_or_inherits_from_a_policy():
