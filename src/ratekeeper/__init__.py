@@ -1,4 +1,4 @@
-"""ratekeeper: a rate limiter that gives exact answers, in process, across processes and across a fleet.
+"""ratekeeper: exact rate limiting for one process, one host, or a fleet.
 
 >>> from ratekeeper import Limiter
 >>> limiter = Limiter("100/minute")
@@ -57,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load Policy, Request and the version on first use: a program that only limits never pays for them."""
+    """Load Policy, Request and the version on first use: a program that uses only limiters does not pay for them."""
     if name == "Policy":
         from ratekeeper.rules.policy import Policy
 

@@ -1,4 +1,4 @@
-"""Check: one cost for one key under one limit.  A plan is a tuple of them, decided together.  Both are frozen."""
+"""Check: one cost for one key under one limit.  A plan is a tuple of checks, decided together.  Both are frozen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def whole_cost(cost: object, least: int = 1) -> int:
-    """``cost`` as a whole number, or InvalidCost; other integer types (numpy's) are taken at their word."""
+    """``cost`` as an int; raises InvalidCost.  Other integer types, such as numpy's, are accepted."""
     if cost.__class__ is int and least <= cost <= UNLIMITED:
         return cost
     if not isinstance(cost, bool):
@@ -24,9 +24,9 @@ def whole_cost(cost: object, least: int = 1) -> int:
 
 
 class Check(Frozen):
-    """One subject of a plan: ``cost`` for ``key`` under ``limit``, counted in the space of that name.
+    """Take ``cost`` for ``key`` under ``limit``, counted in the space of that name.
 
-    ``on_store_error`` says what decides if the store cannot: local, allow or deny; None leaves it to the store.
+    ``on_store_error`` is the fallback if the store is unavailable: local, allow or deny; None: the store's own.
     """
 
     __slots__ = ("cost", "key", "limit", "on_store_error", "space")
@@ -39,12 +39,12 @@ class Check(Frozen):
     def __init__(
         self, space: str, key: str | bytes, limit: Limit | LimitSet, cost: int, on_store_error: str | None = None
     ) -> None:
-        fix = object.__setattr__
-        fix(self, "space", space)
-        fix(self, "key", key)
-        fix(self, "limit", limit)
-        fix(self, "cost", cost)
-        fix(self, "on_store_error", on_store_error)
+        write = object.__setattr__  # _set takes half as long again, and a store makes a Check for each call
+        write(self, "space", space)
+        write(self, "key", key)
+        write(self, "limit", limit)
+        write(self, "cost", cost)
+        write(self, "on_store_error", on_store_error)
 
     def __repr__(self) -> str:
         return f"Check({self.space!r}, <key>, {str(self.limit)!r}, cost={self.cost})"

@@ -1,8 +1,8 @@
-"""Where time comes from, and how to wait for it.  The only file that sleeps.
+"""The clock: where limiters read the time, and how they wait.
 
-A clock is any object with these four.  In-process decisions use the monotonic clock; a test's FakeClock
-(``ratekeeper.testing``) rules all, also those that were made without it: stores that were given no clock
-follow the default one, and ``set_default`` exchanges it for all of them.
+A clock is any object with the four methods of ``Clock``.  The default is the machine's monotonic clock.  Stores that
+were given no clock follow the default, and ``set_default`` replaces it for all of them: that is how a FakeClock
+(``ratekeeper.testing``) rules limiters that were made without it.
 """
 
 from __future__ import annotations
@@ -15,30 +15,32 @@ if TYPE_CHECKING:
     from _weakref import ReferenceType
     from typing import Protocol
 
-    class Follower(Protocol):
+    class FollowsDefault(Protocol):
+        """A store that was given no clock."""
+
         def use_clock(self, clock: Clock) -> None: ...
 
     class Clock(Protocol):
         def nanos(self) -> int:
-            """Nanoseconds, never negative; decisions use whole microseconds of it."""
+            """The time in nanoseconds, never negative; decisions use its whole microseconds."""
 
         def sleep(self, micros: int) -> None: ...
 
         def wait(self, gate: LockType, micros: int | None) -> bool:
-            """Acquire ``gate`` within ``micros``; says whether it could."""
+            """Acquire ``gate`` within ``micros``; returns whether it did."""
 
         async def asleep(self, micros: int) -> None: ...
 
 
-# Microseconds.  An event loop waits whole milliseconds, rounded up, so it would be late by any part of one.  A wait
-# aims that much too early instead, and then looks at the clock in every turn of the loop, which lets others go on;
-# only where that is the smaller part of the wait, as looking takes processor time that would otherwise be idle.
-AIM_BEFORE = 750
-WORTH_AIMING = 3_000
+# Microseconds.  An event loop rounds its waits up to whole milliseconds, so it wakes late.  A wait of at least
+# SHORTEST_SPLIT therefore ends SPIN before its time, and then looks at the clock in every turn of the loop, in which
+# other tasks go on.  A shorter wait does not: looking takes processor time, and must stay the smaller part of a wait.
+SPIN = 750
+SHORTEST_SPLIT = 3_000
 
 
 class MonotonicClock:
-    """The machine's monotonic clock: it never steps, whatever is done to the time of day."""
+    """The machine's monotonic clock: it never steps, even if the time of day is set."""
 
     __slots__ = ()
     nanos = staticmethod(monotonic_ns)
@@ -52,37 +54,38 @@ class MonotonicClock:
     async def asleep(self, micros: int) -> None:
         from asyncio import sleep as asleep
 
-        if micros < WORTH_AIMING:
+        if micros < SHORTEST_SPLIT:
             await asleep(micros / 1_000_000)
             return
         until = monotonic_ns() + micros * 1000
-        await asleep((micros - AIM_BEFORE) / 1_000_000)
-        while monotonic_ns() < until:  # noqa: ASYNC110 - nothing tells that it is time
-            await asleep(0)  # others go on meanwhile
+        await asleep((micros - SPIN) / 1_000_000)
+        while monotonic_ns() < until:  # noqa: ASYNC110 - there is no event to wait for
+            await asleep(0)
 
 
 MONOTONIC = MonotonicClock()
 current: Clock = MONOTONIC
-followers: dict[int, ReferenceType[Follower]] = {}
+followers: dict[int, ReferenceType[FollowsDefault]] = {}
 
 
-def follow(follower: Follower) -> Clock:
-    """The default clock, now and after it was exchanged, for as long as ``follower`` lives."""
+def follow(store: FollowsDefault) -> Clock:
+    """Return the default clock, and let ``store`` use each later default, for as long as it lives."""
     from _weakref import ref
 
-    number = id(follower)
-    followers[number] = ref(follower, lambda _: followers.pop(number, None))
+    number = id(store)
+    followers[number] = ref(store, lambda _: followers.pop(number, None))
     return current
 
 
 def set_default(clock: Clock) -> Clock:
-    """Make ``clock`` the default for those that follow it and for those to come; returns the one before."""
+    """Make ``clock`` the default of all stores that were given none, now and later; returns the previous default."""
     global current
-    before, current = current, clock
-    for follower in following():
-        follower.use_clock(clock)
-    return before
+    previous, current = current, clock
+    for store in following():
+        store.use_clock(clock)
+    return previous
 
 
-def following() -> list[Follower]:
-    return [follower for reference in list(followers.values()) if (follower := reference()) is not None]
+def following() -> list[FollowsDefault]:
+    """The stores that use the default clock."""
+    return [store for reference in list(followers.values()) if (store := reference()) is not None]

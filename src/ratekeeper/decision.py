@@ -1,6 +1,6 @@
 """Decision: the answer of one limit.  Verdict: the answer to a plan.
 
-A Decision keeps the evidence (limit, state, instant, cost) and works out its answers when they are read, with the same
+A Decision stores the evidence (limit, state, instant, cost).  It works out each answer when it is read, with the same
 pure rule that decided.
 """
 
@@ -25,9 +25,17 @@ if TYPE_CHECKING:
 
 
 class PresetDecision:
-    """Answers that were given, in the place of a limit whose rule works them out."""
+    """Known answers, in the place of the limit of a Decision whose rule would work them out."""
 
-    __slots__ = ("capacity", "delay_given", "parts_given", "reason", "remaining_given", "reset_given", "retry_given")
+    __slots__ = (
+        "capacity",
+        "known_delay",
+        "known_parts",
+        "known_remaining",
+        "known_reset",
+        "known_retry",
+        "reason",
+    )
 
     def __init__(
         self,
@@ -40,35 +48,34 @@ class PresetDecision:
         parts: tuple[Decision, ...] = (),
     ) -> None:
         self.capacity = capacity
-        self.remaining_given = remaining
-        self.retry_given = retry
-        self.reset_given = reset
-        self.delay_given = delay
+        self.known_remaining = remaining
+        self.known_retry = retry
+        self.known_reset = reset
+        self.known_delay = delay
         self.reason = reason
-        self.parts_given = parts
+        self.known_parts = parts
 
     @property
     def rule(self) -> PresetDecision:
         return self
 
     def remaining(self, state: State, now: int, limit: PresetDecision) -> int:
-        return self.remaining_given
+        return self.known_remaining
 
     def retry_after(self, state: State, now: int, limit: PresetDecision, cost: int) -> int | None:
-        return self.retry_given
+        return self.known_retry
 
     def reset_after(self, state: State, now: int, limit: PresetDecision) -> int:
-        return self.reset_given
+        return self.known_reset
 
     def delay(self, state: State, now: int, limit: PresetDecision, cost: int) -> int:
-        return self.delay_given
+        return self.known_delay
 
 
 class Decision(tuple):  # type: ignore[type-arg]
-    """One answer.  True where the call was admitted, so ``if limiter.check(key):`` reads as it should.
+    """The answer to one call.  It is true if the call was admitted: ``if limiter.check(key): ...``.
 
-    A tuple only so as to be frozen and cheap; its items are nobody's business.  The answers are exact as of
-    the instant of the decision.
+    The answers are exact as of the instant of the decision.  Do not index it; use the attributes.
     """
 
     __slots__ = ()
@@ -83,10 +90,10 @@ class Decision(tuple):  # type: ignore[type-arg]
         delay: float = 0.0,
     ) -> Decision:
         retry = None if retry_after is None else to_micros(retry_after, "retry_after")
-        given = PresetDecision(
+        preset = PresetDecision(
             limit, remaining, retry, to_micros(reset_after, "reset_after"), to_micros(delay, "delay")
         )
-        return tuple.__new__(cls, (bool(allowed), given, None, 0, 0))
+        return tuple.__new__(cls, (bool(allowed), preset, None, 0, 0))
 
     def __bool__(self) -> bool:
         return self[0]
@@ -98,14 +105,14 @@ class Decision(tuple):  # type: ignore[type-arg]
 
     @property
     def limit(self) -> int:
-        """The capacity: the most that could ever pass at once.  Of several limits, the binding one's."""
+        """The capacity: the most that can pass at once.  Of several limits, that of the binding one."""
         if self[1].__class__ is LimitSet:
             return self.binding().limit
         return self[1].capacity
 
     @property
     def remaining(self) -> int:
-        """How much cost would be admitted right after this decision.  Of several limits, the least."""
+        """How much cost would be admitted right after this decision.  Of several limits, the smallest."""
         _, limit, state, now, _ = self
         return limit.rule.remaining(state, now, limit)
 
@@ -120,13 +127,13 @@ class Decision(tuple):  # type: ignore[type-arg]
 
     @property
     def reset_after(self) -> float:
-        """Seconds until the key is as good as new."""
+        """Seconds until the full limit is available again."""
         _, limit, state, now, _ = self
         return limit.rule.reset_after(state, now, limit) / SECOND
 
     @property
     def delay(self) -> float:
-        """Seconds to wait for one's turn: an admitted call of a leaky bucket; else 0.0."""
+        """Seconds that a call admitted by a leaky bucket has to wait for its turn; else 0.0."""
         allowed, limit, state, now, cost = self
         return limit.rule.delay(state, now, limit, cost) / SECOND if allowed else 0.0
 
@@ -137,21 +144,21 @@ class Decision(tuple):  # type: ignore[type-arg]
 
     @property
     def reason(self) -> str:
-        """Empty where the store decided; else what stood in for it and why: ``"local: gave no answer in 50 ms"``."""
+        """Empty if the store decided; else its fallback and why: ``"local: gave no answer in 50 ms"``."""
         return getattr(self[1], "reason", "")
 
     def parts(self) -> tuple[Decision, ...]:
-        """Each limit's own decision, where several were decided as one; else just this one."""
+        """The decision of each limit, if several were decided as one; else this decision alone."""
         allowed, limit, state, now, cost = self
         if limit.__class__ is not LimitSet:
-            return limit.parts_given if limit.__class__ is PresetDecision and limit.parts_given else (self,)
+            return limit.known_parts if limit.__class__ is PresetDecision and limit.known_parts else (self,)
         return tuple(
-            decided(Decision, (allowed or part.rule.decide(own, now, part, cost)[1], part, own, now, cost))
-            for part, own in zip(limit.limits, state, strict=True)
+            decided(Decision, (allowed or part.rule.decide(its_state, now, part, cost)[1], part, its_state, now, cost))
+            for part, its_state in zip(limit.limits, state, strict=True)
         )
 
     def binding(self) -> Decision:
-        """The part that decided: the refusal with the longest wait, else the one with least remaining."""
+        """The part that decided: the refusal with the longest wait, else the part with the least remaining."""
         return binding(self.parts())
 
     def _answers(self) -> tuple[bool, int, int, float | None, float, float]:
@@ -177,12 +184,12 @@ class Decision(tuple):  # type: ignore[type-arg]
 
 
 def binding(decisions: Iterable[Decision]) -> Decision:
-    """The one that decides for all: the refusal with the longest wait, else the one with least remaining."""
+    """The decision that binds: the refusal with the longest wait, else the decision with the least remaining."""
     return max(decisions, key=weight)
 
 
 def weight(decision: Decision) -> tuple[bool, float, int]:
-    """Orders decisions by how much they hold a caller back."""
+    """A sort key: the heavier a decision, the more it holds its caller back."""
     if decision.allowed:
         return False, 0.0, -decision.remaining
     wait = decision.retry_after
@@ -190,7 +197,7 @@ def weight(decision: Decision) -> tuple[bool, float, int]:
 
 
 def longest_wait(decisions: Iterable[Decision]) -> float | None:
-    """Seconds until all would be admitted: 0.0 if all were, None if one never can be."""
+    """Seconds until all of them would be admitted: 0.0 if all were, None if one never can be."""
     longest = 0.0
     for decision in decisions:
         if not decision.allowed:
@@ -202,8 +209,8 @@ def longest_wait(decisions: Iterable[Decision]) -> float | None:
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:
-    """A decision in the words of the product, with the mode of the fallback if the store did not decide."""
-    mode = decision.reason.partition(":")[0]  # the rest may name hosts, which callers must not learn
+    """A decision as JSON, in the words of its attributes; ``reason`` is the mode of the fallback, if that decided."""
+    mode = decision.reason.partition(":")[0]  # the rest may name hosts, which callers must not see
     return {
         "allowed": decision.allowed,
         "limit": decision.limit,
@@ -216,17 +223,18 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 
 
 FOREVER = float("inf")
-decided = tuple.__new__  # decided(Decision, (allowed, limit, state, now, cost)): the rules' own way to make one
+decided = tuple.__new__  # decided(Decision, (allowed, limit, state, now, cost)): a Decision from its evidence
 
-if not TYPE_CHECKING and core is not None:  # its C twin takes its place, and keeps what stores in Python decide in it
+if not TYPE_CHECKING and core is not None:  # the C twin replaces Decision; stores in Python make the C one too
     core.learn(encode, whole_cost, to_micros, InvalidInput, Decision)
     Decision, decided = core.Decision, core.decided
 
 
 class Verdict(Frozen):
-    """The answer to a plan: admitted only if every check in it was.
+    """The answer to a plan: ``allowed`` only if every check in it was.
 
-    ``decisions`` are in the order of the plan, a limit each; ``names`` says which rule each belongs to.
+    ``decisions`` has one decision for each limit, in the order of the plan, and ``names`` the name of its rule.
+    ``reason`` is empty if the store decided, else its fallback and why.
     """
 
     __slots__ = ("allowed", "decisions", "names", "reason")
@@ -238,14 +246,14 @@ class Verdict(Frozen):
     def __init__(
         self, allowed: bool, decisions: tuple[Decision, ...], names: tuple[str, ...] = (), reason: str = ""
     ) -> None:
-        self.fix(allowed=allowed, decisions=decisions, names=names, reason=reason)
+        self._set(allowed=allowed, decisions=decisions, names=names, reason=reason)
 
     def __bool__(self) -> bool:
         return self.allowed
 
     @property
     def binding(self) -> Decision | None:
-        """The refusal with the longest wait, else the decision with least remaining."""
+        """The refusal with the longest wait, else the decision with the least remaining."""
         return binding(self.decisions) if self.decisions else None
 
     @property
@@ -258,22 +266,22 @@ class Verdict(Frozen):
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds: the longest of the refused; None if one of them can never pass."""
+        """Seconds until the same request would be admitted: the longest of all refusals; None if one never can be."""
         return longest_wait(self.decisions)
 
     @property
     def remaining(self) -> int:
-        """The least of all decisions."""
+        """The smallest of all decisions."""
         return min((decision.remaining for decision in self.decisions), default=UNLIMITED)
 
     @property
     def reset_after(self) -> float:
-        """Seconds: the longest of all decisions."""
+        """Seconds until the full limit is available again: the longest of all decisions."""
         return max((decision.reset_after for decision in self.decisions), default=0.0)
 
     @property
     def delay(self) -> float:
-        """Seconds: the longest of all decisions."""
+        """Seconds to wait for the turn of an admitted request: the longest of all decisions."""
         return max((decision.delay for decision in self.decisions), default=0.0)
 
     def __repr__(self) -> str:

@@ -1,13 +1,13 @@
 """Every error that ratekeeper raises.
 
 RatekeeperError
-├── InvalidInput            also a ValueError and a TypeError: the caller's mistake, nothing was changed
-│   ├── InvalidLimit        a limit that is not well formed or not possible
-│   ├── InvalidKey          an empty key, or one that is not text, bytes or a tuple of them
+├── InvalidInput            also a ValueError and a TypeError: the caller's mistake; nothing was changed
+│   ├── InvalidLimit        a limit that is malformed or impossible
+│   ├── InvalidKey          a key that is empty, or not text, bytes or a tuple of them
 │   ├── InvalidCost         a cost that is not a whole number of at least 1
-│   ├── InvalidStore        a store that is unknown, or cannot do what was asked of it
-│   └── InvalidRules        a rules file that cannot be taken; the old rules stay
-├── StoreUnavailable        the store gave no answer in time; limiters turn it into what on_store_error says
+│   ├── InvalidStore        a store that is unknown, or does not support an option
+│   └── InvalidRules        a rules file with a mistake; the old rules stay in force
+├── StoreUnavailable        the store gave no answer in time; limiters use the fallback of on_store_error instead
 ├── LimitExceeded           raised by decorators and reservations only: elsewhere a refusal is a value
 ├── AlreadySettled          a reservation was settled twice
 └── Closed                  the limiter was closed
@@ -28,20 +28,20 @@ class RatekeeperError(Exception):
     """Any error of this package."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled by what it says and knows: a worker process can hand it on, whatever its constructor takes."""
-        return again, (type(self), self.args, self.__dict__)
+        """Pickle the message and the attributes, so that an error passes from a worker process to its parent."""
+        return restored, (type(self), self.args, self.__dict__)
 
 
 class InvalidInput(RatekeeperError, ValueError, TypeError):
-    """The caller's mistake, told at once; nothing was changed."""
+    """The caller's mistake, raised before anything was changed."""
 
 
 class InvalidLimit(InvalidInput):
-    """A limit that is not well formed or not possible."""
+    """A limit that is malformed or impossible."""
 
 
 class InvalidKey(InvalidInput):
-    """An empty key, or one that is not text, bytes or a tuple of them."""
+    """A key that is empty, or not text, bytes or a tuple of them."""
 
 
 class InvalidCost(InvalidInput):
@@ -49,11 +49,11 @@ class InvalidCost(InvalidInput):
 
 
 class InvalidStore(InvalidInput):
-    """A store that is unknown, or cannot do what was asked of it."""
+    """A store that is unknown, or does not support an option."""
 
 
 class InvalidRules(InvalidInput):
-    """A rules file that cannot be taken.  ``place`` says where in it; rules that were running stay."""
+    """A rules file with a mistake, at ``place`` in it; rules that were in force stay."""
 
     def __init__(self, message: str, place: str = "") -> None:
         super().__init__(message)
@@ -61,9 +61,9 @@ class InvalidRules(InvalidInput):
 
 
 class LimitExceeded(RatekeeperError):
-    """A call was refused where there is no decision to return.
+    """A call was refused, and there is no way to return a decision: by a decorator or a reservation.
 
-    ``decision`` says by how much and for how long.
+    ``decision`` has the details, ``retry_after`` the seconds to wait, ``name`` the limiter.
     """
 
     def __init__(self, decision: Decision, name: str = "") -> None:
@@ -78,10 +78,10 @@ class LimitExceeded(RatekeeperError):
 
 
 class StoreUnavailable(RatekeeperError):
-    """The store gave no answer in time, or one that is no answer.
+    """The store gave no answer in time, or an error.
 
-    ``charged`` is False where the store certainly took nothing, None where nobody can know: a reply was lost.
-    ``why`` says what happened, and ``store`` where, without password.
+    ``charged`` is False if the store certainly took nothing, None if that is unknown, because a reply was lost.
+    ``why`` says what happened; ``store`` is the URL without its password.
     """
 
     def __init__(self, store: str, why: str, charged: bool | None = False) -> None:
@@ -99,12 +99,12 @@ class Closed(RatekeeperError, RuntimeError):
     """The limiter was closed."""
 
 
-def again(kind: type[RatekeeperError], args: tuple[object, ...], facts: dict[str, object]) -> RatekeeperError:
-    """An error as it was before it was pickled."""
-    made = kind.__new__(kind, *args)
-    made.args = args
-    made.__dict__.update(facts)
-    return made
+def restored(cls: type[RatekeeperError], args: tuple[object, ...], attributes: dict[str, object]) -> RatekeeperError:
+    """A pickled error, made again without its constructor, whose parameters are not its ``args``."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 def shown(value: object, most: int = 60) -> str:
@@ -117,9 +117,9 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'minute'?`` or nothing, ready to be put behind a sentence."""
+    """`` Did you mean 'minute'?`` or nothing, ready to be appended to a sentence."""
     from difflib import get_close_matches  # slow to import, and only mistakes need it
 
     names = list(known)
-    near = [name for name in names if len(word) > 2 and name.startswith(word)] or get_close_matches(word, names, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    matches = [name for name in names if len(word) > 2 and name.startswith(word)] or get_close_matches(word, names, n=1)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Limit: how many per how long, by which algorithm; LimitSet: several that hold together.
+"""Limit: how many per how long, by which algorithm.  LimitSet: several limits that are decided together.
 
 Both are frozen.  Durations are whole microseconds inside and seconds at the public edge.
 """
@@ -33,11 +33,11 @@ LONGEST_RECOVERY = 2**51
 
 
 class Frozen:
-    """Attributes are set once, by ``__init__`` through ``fix``."""
+    """Immutable: attributes are set once, by the constructor, through ``_set``."""
 
     __slots__ = ()
 
-    def fix(self, **values: object) -> None:
+    def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -48,40 +48,31 @@ class Frozen:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be deleted")
 
     def __setstate__(self, state: tuple[None, dict[str, object]]) -> None:
-        """Copied or unpickled: the one other time that attributes are set."""
-        self.fix(**state[1])
+        """Set the attributes of a copy or of an unpickled object."""
+        self._set(**state[1])
 
 
 class Limit(Frozen):
-    """So many per so long: ``Limit(100, "minute")``, ``Limit(10, 1, burst=20, algorithm="token_bucket")``.
+    """A count per period: ``Limit(100, "minute")``, ``Limit(10, 1, burst=20, algorithm="token_bucket")``.
 
-    ``Limit("100/minute")`` reads a text, as ``parse`` does.
-    ``period`` is in seconds, a timedelta, or text such as ``"10 seconds"``.  ``burst`` is what a bucket holds,
-    by default ``count``; windows have none.  ``slices`` cuts a ``sliding_window`` into that many parts.
+    ``Limit("100/minute")`` parses a text, as ``parse`` does.  ``period`` is in seconds, a timedelta, or text such as
+    ``"10 seconds"``.  ``burst`` is what a bucket holds, by default ``count``; windows have none.  ``slices`` divides a
+    ``sliding_window`` into that many parts.  All are attributes too, with ``capacity``: the most that can pass at once.
     """
 
-    __slots__ = (
-        "algorithm",  # its name, and
-        "burst",
-        "capacity",  # the most that can pass at once: burst, or a window's count
-        "count",
-        "drain",  # ticks in a microsecond
-        "full",  # ticks in a burst
-        "micros",  # the period
-        "rule",  # the module of pure functions that decides
-        "slices",
-        "unit",  # ticks in one unit of cost
-    )
+    __slots__ = ("algorithm", "burst", "capacity", "count", "drain", "full", "micros", "rule", "slices", "unit")
     count: int
-    micros: int
     burst: int
     algorithm: str
     slices: int
-    capacity: int
-    unit: int
-    drain: int
-    full: int
-    rule: ModuleType
+    capacity: int  # burst, or the count of a window
+
+    # For algorithms and stores only, like the properties below that have no docstring.
+    micros: int  # the period
+    unit: int  # ticks in one unit of cost
+    drain: int  # ticks in a microsecond
+    full: int  # ticks in a burst
+    rule: ModuleType  # the module of pure functions that decides
 
     def __init__(
         self,
@@ -99,41 +90,40 @@ class Limit(Frozen):
         micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
         self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices)  # type: ignore[arg-type]
 
-    def _copy(self, read: Limit, burst: int | None, slices: int) -> None:
+    def _copy(self, parsed: Limit, burst: int | None, slices: int) -> None:
         if burst is not None or slices != 1:
             raise InvalidLimit(
-                f"limit {str(read)!r}: expected burst and slices in the text, got them beside it. "
-                f"Write '{read} burst 20', or give the period as well."
+                f"limit {str(parsed)!r}: expected burst and slices in the text, got them beside it. "
+                f"Write '{parsed} burst 20', or give the period as well."
             )
-        self.fix(**{name: getattr(read, name) for name in self.__slots__})
+        self._set(**{name: getattr(parsed, name) for name in self.__slots__})
 
     def _build(self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int) -> None:
         if algorithm not in RULES:
             near = did_you_mean(str(algorithm), RULES)
             raise InvalidLimit(f"{place}: expected an algorithm ({', '.join(RULES)}), got {shown(algorithm)}.{near}")
         most = {"sliding_log": LONGEST_LOG, "concurrency": MOST_LEASES}.get(algorithm, MOST)
-        whole(place, "a count", count, most, zero="To refuse everybody, take the route away.")
+        expect_number(place, "a count", count, most, zero="To refuse everybody, take the route away.")
         if not 1 <= micros <= LONGEST_PERIOD:
             raise InvalidLimit(
                 f"{place}: expected a period from 1 microsecond to 400 days, got {micros / SECOND:.9g} seconds."
             )
         if algorithm in BUCKETS:
-            whole(
-                place, "a burst", count if burst is None else burst, MOST, zero="To allow no bursts, write 'burst 1'."
-            )
+            wanted = count if burst is None else burst
+            expect_number(place, "a burst", wanted, MOST, zero="To allow no bursts, write 'burst 1'.")
         elif burst is not None and burst != count:
             raise InvalidLimit(
                 f"{place}: expected no burst, as {algorithm} admits its count at once, got burst {shown(burst)}. "
                 f"Use gcra, token_bucket or leaky_bucket for a burst."
             )
-        whole(place, "slices", slices, MOST_SLICES, zero="The classic two counters are 'slices 1'.")
+        expect_number(place, "slices", slices, MOST_SLICES, zero="The classic two counters are 'slices 1'.")
         if slices != 1 and algorithm != "sliding_window":
             raise InvalidLimit(f"{place}: expected slices with sliding_window only, got {algorithm}.")
         capacity = count if burst is None else burst
         if count > MOST_DRAIN * micros:
             raise InvalidLimit(f"{place}: expected at most {MOST_DRAIN:,} per microsecond, got {count:,} per {micros}.")
         unit, drain = ticks(place, count, micros, capacity) if algorithm in BUCKETS else (1, 1)
-        self.fix(
+        self._set(
             count=count,
             micros=micros,
             burst=capacity,
@@ -148,9 +138,9 @@ class Limit(Frozen):
 
     @classmethod
     def parse(cls, text: str | Limit, algorithm: str | None = None) -> Limit:
-        """``"100/minute"``, ``"10/s burst 20"``, ``"5 per 10 seconds sliding_log"``, ``"unlimited"``.
+        """Parse ``"100/minute"``, ``"10/s burst 20"``, ``"5 per 10 seconds sliding_log"`` or ``"unlimited"``.
 
-        ``algorithm`` is taken for a text that does not name one.
+        ``algorithm`` is used if the text names none.
         """
         if isinstance(text, Limit):
             if algorithm not in (None, text.algorithm) and not text.is_unlimited:
@@ -165,52 +155,52 @@ class Limit(Frozen):
             )
         if text.strip().lower() == "unlimited":
             return UNLIMITED_LIMIT
-        found: dict[str, Any] = parse_limit(text)
+        parsed: dict[str, Any] = parse_limit(text)
         place = f"limit {shown(text)}"
-        if algorithm is not None and found.setdefault("algorithm", algorithm) != algorithm:
+        if algorithm is not None and parsed.setdefault("algorithm", algorithm) != algorithm:
             raise InvalidLimit(
-                f"{place}: expected one algorithm, got {found['algorithm']} in the text "
+                f"{place}: expected one algorithm, got {parsed['algorithm']} in the text "
                 f"and {shown(algorithm)} beside it."
             )
-        made = cls.__new__(cls)
-        made._build(
+        limit = cls.__new__(cls)
+        limit._build(
             place,
-            found["count"],
-            found["micros"],
-            found.get("burst"),
-            found.get("algorithm", "gcra"),
-            found.get("slices", 1),
+            parsed["count"],
+            parsed["micros"],
+            parsed.get("burst"),
+            parsed.get("algorithm", "gcra"),
+            parsed.get("slices", 1),
         )
-        return made
+        return limit
 
     @property
     def period(self) -> float:
-        """Seconds."""
+        """The period in seconds."""
         return self.micros / SECOND
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether everything is admitted."""
+        """Whether every call is admitted."""
         return self.algorithm == "unlimited"
 
     @property
     def is_leased(self) -> bool:
-        """Whether what is taken is held, and given back: ``"20 concurrent"``."""
+        """Whether an admitted call holds a lease, to be given back: ``"20 concurrent"``."""
         return self.algorithm == "concurrency"
 
     @property
     def is_queue(self) -> bool:
-        """Whether an admitted call may have to wait for its turn: a leaky bucket."""
+        # Whether an admitted call may have to wait for its turn.
         return self.algorithm == "leaky_bucket"
 
     @property
     def parts(self) -> tuple[Limit, ...]:
-        """The limits that are decided: one here, several in a LimitSet."""
+        # The limits to decide: one here, several in a LimitSet.
         return (self,)
 
     @property
     def recovery(self) -> int:
-        """Microseconds after which any state is empty again, if nothing more is taken."""
+        # Microseconds after which any state is empty again, if nothing more is taken.
         if self.algorithm in BUCKETS:
             return -(-self.full // self.drain)
         if self.algorithm == "sliding_window":
@@ -219,7 +209,7 @@ class Limit(Frozen):
 
     @property
     def layout(self) -> str:
-        """Names the meaning of a state: two limits may share states only if this is equal."""
+        # Names the meaning of a state: two limits may share states only if this is equal.
         if self.algorithm in BUCKETS:
             return f"bucket:{self.unit}:{self.drain}"
         if self.algorithm in ("sliding_log", "concurrency"):
@@ -259,8 +249,8 @@ class Limit(Frozen):
 
 
 def make_unlimited() -> Limit:
-    made = Limit.__new__(Limit)
-    made.fix(
+    limit = Limit.__new__(Limit)
+    limit._set(
         count=UNLIMITED,
         micros=SECOND,
         burst=UNLIMITED,
@@ -272,13 +262,13 @@ def make_unlimited() -> Limit:
         full=UNLIMITED,
         rule=unlimited,
     )
-    return made
+    return limit
 
 
 UNLIMITED_LIMIT = make_unlimited()
 
 
-def whole(place: str, what: str, value: object, most: int, zero: str) -> None:
+def expect_number(place: str, what: str, value: object, most: int, zero: str) -> None:
     if value.__class__ is not int:
         raise InvalidLimit(f"{place}: expected {what} as a whole number, got {shown(value)}.")
     if not 1 <= value <= most:
@@ -287,10 +277,10 @@ def whole(place: str, what: str, value: object, most: int, zero: str) -> None:
 
 
 def ticks(place: str, count: int, micros: int, burst: int) -> tuple[int, int]:
-    """The ticks of one unit of cost and of one microsecond: ``unit / drain`` microseconds a unit, exactly.
+    """The ticks of one unit of cost and of one microsecond: a unit takes ``unit / drain`` microseconds, exactly.
 
-    Where that fraction is too fine for the fixed-size words of the other twins it is rounded up, against the
-    caller, by less than one part in 10^9; a limit that cannot be held that closely is refused.
+    If that fraction is too fine for the fixed-size words of the C and Lua twins, it is rounded up, against the caller,
+    by less than one part in 10^9.  A limit that cannot be kept that closely is refused.
     """
     from math import gcd  # built in, but not loaded by a bare interpreter
 
@@ -332,7 +322,7 @@ def fraction_above(numerator: int, denominator: int, most: int) -> tuple[int, in
 
 
 class LimitSet(Frozen):
-    """Limits that are decided as one, all or nothing; stands where a Limit stands."""
+    """Several limits that are decided as one, all or nothing; used in the place of a Limit."""
 
     __slots__ = ("limits",)
     limits: tuple[Limit, ...]
@@ -340,11 +330,11 @@ class LimitSet(Frozen):
     is_leased = False
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        self.fix(limits=tuple(limits))
+        self._set(limits=tuple(limits))
 
     @property
     def parts(self) -> tuple[Limit, ...]:
-        """The limits that are decided, each by its own rule."""
+        """The limits to decide, each by its own rule."""
         return self.limits
 
     @property
@@ -359,7 +349,7 @@ class LimitSet(Frozen):
 
     @property
     def layout(self) -> str:
-        """Names the meaning of a state, as of a Limit."""
+        """Names the meaning of a state, as for a Limit."""
         return ",".join(limit.layout for limit in self.limits)
 
     def __str__(self) -> str:
@@ -378,38 +368,41 @@ class LimitSet(Frozen):
 def parse_limits(
     limits: str | Limit | LimitSet | Iterable[str | Limit], algorithm: str | None = None
 ) -> Limit | LimitSet:
-    """One limit, or several that hold together; "unlimited" among others adds nothing."""
+    """Parse one limit, or several that are decided together; "unlimited" among others adds nothing."""
     if isinstance(limits, LimitSet):
         return limits
-    if isinstance(limits, (str, Limit, bytes, dict)):  # the last two would be taken for lists, of what they are not
+    if isinstance(limits, (str, Limit, bytes, dict)):  # bytes and dict are iterable, but not lists of limits
         return Limit.parse(limits, algorithm)  # type: ignore[arg-type]
     try:
-        found = [Limit.parse(limit, algorithm) for limit in limits]
+        parsed = [Limit.parse(limit, algorithm) for limit in limits]
     except TypeError as error:
         if isinstance(error, InvalidLimit):
             raise
-        raise InvalidLimit(f"limits: expected a limit or a list of them, got {shown(limits)}.") from None
-    if not found:
+        raise InvalidLimit(
+            f"limits: expected a limit such as '100/minute' or a list of limits, got {shown(limits)}."
+        ) from None
+    if not parsed:
         raise InvalidLimit(
             "limits: expected at least one limit, got an empty list. Write 'unlimited' to limit nothing."
         )
-    kept = [limit for limit in dict.fromkeys(found) if not limit.is_unlimited]
-    if not kept:
+    effective = [limit for limit in dict.fromkeys(parsed) if not limit.is_unlimited]
+    if not effective:
         return UNLIMITED_LIMIT
-    if len(kept) > 1 and any(limit.is_leased for limit in kept):
+    leased = next((limit for limit in effective if limit.is_leased), None)
+    if leased is not None and len(effective) > 1:
         raise InvalidLimit(
-            f"limits: expected '{next(limit for limit in kept if limit.is_leased)}' alone, as it is given back and the "
-            "others are not, got a list. Put it into a limiter or a rule of its own."
+            f"limits: expected '{leased}' alone, as its leases are given back and the other limits have none, "
+            "got a list. Put it into a limiter or a rule of its own."
         )
-    return kept[0] if len(kept) == 1 else LimitSet(kept)
+    return effective[0] if len(effective) == 1 else LimitSet(effective)
 
 
 def doubled(limit: Any) -> Limit:
-    """``limit`` with room for twice as many leases: its states are the same."""
+    """``limit`` with room for twice as many leases; its states mean the same."""
     return Limit(2 * limit.count, limit.period, algorithm=limit.algorithm)
 
 
 def empty_state(limit: Limit | LimitSet) -> State:
-    """The state of a key that nobody has used."""
+    """The state of a key that was never used."""
     limits = getattr(limit, "limits", None)
     return limit.rule.EMPTY if limits is None else tuple([part.rule.EMPTY for part in limits])

@@ -1,4 +1,6 @@
-"""The few words of the protocol-buffer encoding that we read and write by hand, where making objects costs too much."""
+"""Reads and writes the few parts of the protocol-buffer encoding that we need, without generated classes: those cost
+too much for each request.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ LARGEST = 2**64 - 1
 
 
 def write_varint(value: int) -> bytes:
-    """A whole number: seven bits a byte, the lowest first."""
+    """Encode a whole number: seven bits a byte, the lowest first."""
     if value < 128:
         return b"%c" % value
     written = bytearray()
@@ -18,17 +20,17 @@ def write_varint(value: int) -> bytes:
 
 
 def write_number(field: int, value: int) -> bytes:
-    """A field that is a whole number; 0 is the default, and left out."""
+    """Encode a field that is a whole number; 0 is the default, and omitted."""
     return write_varint(field << 3) + write_varint(value) if value else b""
 
 
 def write_bytes(field: int, value: bytes) -> bytes:
-    """A field that has a length: bytes, text or a message."""
+    """Encode a field that has a length: bytes, text or a message."""
     return write_varint(field << 3 | 2) + write_varint(len(value)) + value
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The whole number that begins at ``at``, and where it ends."""
+    """Decode the whole number at ``at``; returns it, and the place after it."""
     value = 0
     for place in range(10):
         byte = data[at + place]
@@ -39,7 +41,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes) -> list[tuple[int, bytes | int]]:
-    """The fields of a message that are whole numbers or have a length, with their numbers."""
+    """Decode the fields of a message, each with its number; fields of fixed size are skipped."""
     fields: list[tuple[int, bytes | int]] = []
     at = 0
     while at < len(data):

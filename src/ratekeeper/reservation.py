@@ -67,7 +67,11 @@ class AnyReservation:
 
 
 class Reservation(AnyReservation):
-    """``cost`` taken in advance.  Settle it once, for what was really used; unsettled, it stays as taken."""
+    """What ``reserve`` returns: ``cost`` taken in advance; true if it was admitted.
+
+    Settle it once, for what was really used; unsettled, it stays as taken.  ``decision`` is the limiter's answer, and
+    ``settled`` is true once there is nothing left to settle.
+    """
 
     def __init__(self, limiter: Limiter, check: Check, decision: Decision) -> None:
         super().__init__(limiter, check)

@@ -195,9 +195,9 @@ def test_a_leaky_bucket_delays_and_a_client_that_left_gives_its_place_back():
         async with TestServer(app_with(("/", slow), policy=policy)) as server:
             await fetch(server, "/")
             leaving = asyncio.create_task(fetch(server, "/"))
-            await turns(lambda: clock.sleepers)
+            await turns(lambda: clock._sleepers)
             staying = asyncio.create_task(fetch(server, "/"))
-            await turns(lambda: len(clock.sleepers) == 2)
+            await turns(lambda: len(clock._sleepers) == 2)
             leaving.cancel()
             await asyncio.wait([leaving])
             await turns(lambda: len(server.handler.connections) == 1)

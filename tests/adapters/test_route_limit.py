@@ -29,7 +29,7 @@ SOURCES = (
     "one of ip, user, api_key, tier, route, host, method, all, header:NAME, cookie:NAME, query:NAME, jwt:NAME, "
     "app:NAME, function:NAME"
 )
-NO_LIMIT = "limits: expected a limit or a list of them, got 5."
+NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
 PROXY = "127.0.0.1"
 CLIENTS = [{"X-Forwarded-For": f"192.0.2.{number}"} for number in range(4)]
 
@@ -133,7 +133,7 @@ def test_identity_store_sinks_response_and_exemptions_are_inherited(through):
     by = "header:X-User" if through in (through_django, through_drf) else "user"  # there, a user is Django's own
     first = through(Policy.parse(settings, store=store, sinks=[events.append]), users, by=by)
     assert statuses(first) == [200, 200, 200, 429, 200]
-    assert [event.result for event in events if event.standings] == ["allowed", "allowed", "allowed", "refused"]
+    assert [event.result for event in events if event.limits] == ["allowed", "allowed", "allowed", "refused"]
     assert "ratelimit-remaining" in first[0].headers
     assert "x-ratelimit-limit" not in first[0].headers
     assert "ratelimit-remaining" not in first[4].headers
@@ -154,7 +154,7 @@ def test_new_rules_and_sinks_reach_the_limit_too(through):
         yield from CLIENTS
 
     assert statuses(through(policy, trusting())) == [200, 200, 200, 200, 200, 200]
-    assert len([event for event in events if event.standings]) == 5
+    assert len([event for event in events if event.limits]) == 5
 
 
 def test_fastapi_without_a_middleware_counts_peers_or_inherits_from_a_policy():
@@ -256,7 +256,7 @@ def test_facts_of_the_middleware_reach_the_limit():
     ("limit", "words", "message"),
     [
         (5, {}, NO_LIMIT),
-        (None, {}, "limits: expected a limit or a list of them, got None."),
+        (None, {}, "limits: expected a limit such as '100/minute' or a list of limits, got None."),
         ([5], {}, "limit: expected text such as '100/minute' or a Limit, got 5 (int)."),
         ("5/minute", {"by": 5}, "rules[0].by[1] (rule '5/minute'): expected text, got 5."),
         ("5/minute", {"by": "jwt"}, f"expected {SOURCES}, got 'jwt'. A name is missing, as in 'jwt:sub'."),

@@ -351,8 +351,8 @@ def test_how_it_is_written(text, shown):
                          "To refuse everybody, take the route away."),
         (
             ["20 concurrent", "5/minute"],
-            "limits: expected '20 concurrent' alone, as it is given back and the others are not, got a list. "
-            "Put it into a limiter or a rule of its own.",
+            "limits: expected '20 concurrent' alone, as its leases are given back and the other limits have none, "
+            "got a list. Put it into a limiter or a rule of its own.",
         ),
     ],
 )  # fmt: skip

@@ -200,7 +200,7 @@ def test_tasks_of_a_loop_that_was_closed_do_not_stop_those_of_another():
     dead.close()
     for task in tasks:
         task._log_destroy_pending = False
-    clock.sleepers.clear()
+    clock._sleepers.clear()
     del tasks, task
     gc.collect()
     assert not limiter._flows().queue.waiting

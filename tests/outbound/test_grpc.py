@@ -296,7 +296,7 @@ def test_cancelling_an_async_call_that_waits_gives_its_place_back():
             one = channel.unary_unary("/shop.Orders/One")
             await one(b"x")
             waiting = asyncio.ensure_future(as_coroutine(one(b"x")))
-            while not clock.sleepers:  # noqa: ASYNC110
+            while not clock._sleepers:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -304,7 +304,7 @@ def test_cancelling_an_async_call_that_waits_gives_its_place_back():
             for _ in range(5):
                 await asyncio.sleep(0)
             again = asyncio.ensure_future(as_coroutine(one(b"x")))
-            while len([one for one in clock.sleepers if not one[3].done()]) < 1:  # noqa: ASYNC110
+            while len([one for one in clock._sleepers if not one[3].done()]) < 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             clock.advance(1.0)  # not 2.0: the place of the one that left is free
             assert await again == b"x"

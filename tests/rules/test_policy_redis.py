@@ -96,9 +96,9 @@ def test_a_closed_rule_with_a_penalty_is_unavailable_and_not_blocked():
     assert [own.check(Request(peer=HERE)).status for _ in range(4)] == [503] * 4
 
 
-def test_what_stood_in_is_told():
+def test_events_name_the_fallback():
     events = []
     own = policy(NOWHERE, {"limit": "4/minute"}, clock=FakeClock(1_000.0))
     own.listen(events.append)
     own.check(Request(peer=HERE))
-    assert [one.stood_in for one in events[0].standings] == ["local"]
+    assert [limit.fallback for limit in events[0].limits] == ["local"]

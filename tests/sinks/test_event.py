@@ -13,9 +13,9 @@ def test_one_event_a_verdict():
     assert [event.graced for event in events] == [(), (), ("search",), (), (), ()]
     assert [event.shadow for event in events] == [(), ("dark",), ("dark",), (), (), ()]
     assert [event.rule for event in events][2:] == ["search", "per-ip", "admin", "per-ip"]
-    standing = events[0].standings[1]
-    assert (standing.rule, standing.algorithm, standing.remaining, standing.capacity) == ("search", "sliding_log", 1, 2)
-    assert standing.headroom == 0.5
+    limit = events[0].limits[1]
+    assert (limit.rule, limit.algorithm, limit.remaining, limit.capacity) == ("search", "sliding_log", 1, 2)
+    assert limit.headroom == 0.5
     assert len({event.client for event in events}) == 1
     assert all(HERE not in repr(event) for event in events)
 

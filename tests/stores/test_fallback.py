@@ -185,7 +185,7 @@ def test_a_share_says_why_in_each_of_its_decisions(clock, make):
     store = make(clock=clock)
     limit = ReducedLimit.__new__(ReducedLimit)
     limit._build("10/minute", 10, 60_000_000, 10, "gcra", 1)
-    limit.fix(reason="local: is away")
+    limit._set(reason="local: is away")
     table = store.table("s", limit)
     told = [table.check("k"), table.peek("k"), *store.check((Check("s", "k", limit, 20),)), table.check(b"k", cost=11)]
     assert [(one.allowed, one.reason) for one in told] == [

@@ -237,7 +237,7 @@ def test_a_clock_in_python_lets_nobody_in_between():
 
     class Slow(FakeClock):
         def nanos(self):
-            with self.moved:
+            with self._moved:
                 self.micros += 1
                 now = self.micros
             for _ in range(50):

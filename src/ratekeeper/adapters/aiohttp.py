@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Facts = Callable[[web.Request], Any]
     Target = TypeVar("Target", bound=Callable[..., Any])
 
+__all__ = ["exempt", "rate_limit", "setup"]
 POLICY = web.AppKey("ratekeeper.policy", Policy)
 FACTS = web.AppKey("ratekeeper.facts", object)
 KEY: Any = web.RequestKey(LIMITS, RequestLimits) if hasattr(web, "RequestKey") else LIMITS  # older versions take text

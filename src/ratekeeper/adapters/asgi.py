@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
     Facts = Callable[[Scope], Mapping[str, Any] | None]
 
+__all__ = ["RateLimitMiddleware"]
 VERDICT = "ratekeeper.verdict"  # the key of the verdict in the scope, for the application to read
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})

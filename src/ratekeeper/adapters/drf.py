@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 route_limits: dict[tuple[type, str], RouteLimit] = {}  # by class and scope
 
 
+__all__ = ["RateLimitThrottle"]
+
+
 class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """Limit views of REST framework.  Attributes: ``limit`` or ``scope``, ``by``, ``cost`` and ``words`` of a rule.
 

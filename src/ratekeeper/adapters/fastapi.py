@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.stores.protocol import Store
 
+__all__ = ["RateLimit", "document"]
 TOO_MANY: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too many requests", "headers": {"Retry-After": {"schema": {"type": "integer"}}}}
 }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
+__all__ = ["RateLimiter"]
 NAME = "ratekeeper"  # among the extensions of an application
 EXEMPT = "__ratekeeper_exempt__"
 

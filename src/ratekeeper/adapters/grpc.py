@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.rules.policy import Policy
 
+__all__ = ["AsyncRateLimitInterceptor", "RateLimitInterceptor"]
 KINDS = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
     (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     Facts = Callable[[Environ], Mapping[str, Any] | None]
 
 
+__all__ = ["RateLimitMiddleware"]
+
+
 class RateLimitMiddleware:
     """Ask a policy before each request.
 

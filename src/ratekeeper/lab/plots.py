@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ratekeeper.lab.outcome import Replay
     from ratekeeper.lab.simulate import Simulation
 
+__all__ = ["save_lanes"]
+
 # Distinct for colour-blind readers, on white and on black.
 ADMITTED, REFUSED, ASKED = "#2a9d8f", "#e76f51", "#8d99ae"
 FORMATS = (".png", ".svg", ".pdf")

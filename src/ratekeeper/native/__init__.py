@@ -1,6 +1,6 @@
-"""Which engine decides in process: the C twin where it was built, else the rules in Python.
+"""Which engine decides in this process: the C core if it was built, else the rules in Python.
 
-``RATEKEEPER_PURE=1`` in the environment chooses Python; the answers are the same, only slower.
+``RATEKEEPER_PURE=1`` in the environment chooses Python.  Both give the same answers; C is faster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ else:
 
         core, REASON = built, "the native core was built"
     except ModuleNotFoundError:
-        core, REASON = None, "the native core was not built, for want of a C compiler"
+        core, REASON = None, "the native core was not built, because there was no C compiler"
     except ImportError as error:
         core, REASON = None, f"the native core could not be loaded: {error}"
 
@@ -29,7 +29,7 @@ ENGINE = "pure" if core is None else "native"
 
 
 def info() -> dict[str, object]:
-    """What decides here, and why: the version, the engine and the facts of the platform it depends on."""
+    """Describe this installation: its version, its engine and why, and the platform."""
     import platform
 
     from ratekeeper.version import __version__

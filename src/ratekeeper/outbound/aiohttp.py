@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Request = aiohttp.ClientRequest
     Handler = Callable[[Request], Awaitable[aiohttp.ClientResponse]]
 
+__all__ = ["PacedMiddleware", "PacingTimeout"]
 REPLAYABLE = ("BytesPayload", "StringPayload", "JsonPayload")
 
 

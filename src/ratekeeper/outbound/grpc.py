@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 OK, REFUSED, UNAVAILABLE, OTHER = 200, 429, 503, 500
 
 
+__all__ = ["PacedInterceptor", "PacingTimeout", "paced_interceptors"]
+
+
 class PacingTimeout(TooLate, grpc.aio.AioRpcError):
     """The turn of a call comes too late: a TooLate that is also gRPC's DEADLINE_EXCEEDED."""
 

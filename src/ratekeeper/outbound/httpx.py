@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
+__all__ = ["AsyncPacedTransport", "PacedTransport", "PacingTimeout"]
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     Prepared = requests.PreparedRequest
 
 
+__all__ = ["PacedAdapter", "PacingTimeout"]
+
+
 class PacingTimeout(TooLate, requests.exceptions.Timeout):
     """The turn of a request comes too late: a TooLate that is also a timeout of requests."""
 

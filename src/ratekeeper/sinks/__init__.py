@@ -1,4 +1,4 @@
-"""Ready-made sinks for events: logs, Prometheus, OpenTelemetry.
+"""Sinks for the events of a policy: ``log``, ``prometheus`` and ``opentelemetry``.
 
 policy.listen(LoggingSink())
 """

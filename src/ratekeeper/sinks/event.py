@@ -1,8 +1,8 @@
 """One event for each verdict, for logs, metrics and traces.
 
-An event names rules, endpoints and results, all from sets that the rules file and the application's routes bound; it
-never carries an address, a user or a key: ``client`` is a keyed digest of the address, the same for the same client
-as long as the secret is.  Sinks are plain callables; those of ``ratekeeper.sinks`` are ready-made.
+An event names rules, endpoints and results, which the rules file and the application's routes bound.  It never carries
+an address, a user or a key: ``client`` is a keyed digest of the address, the same for the same client as long as the
+secret stays the same.  A sink is any callable that takes an event.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ if TYPE_CHECKING:
 
     Sink = Callable[["Event"], object]
 
-RANDOM = urandom(16)
+__all__ = ["Event", "LimitResult"]
+
+RANDOM_SECRET = urandom(16)
 RESULTS = {"": "allowed", "limit": "refused", "blocked": "blocked", "forbidden": "forbidden",
            "store": "unavailable", "cost": "invalid"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How one limit stood in a decision."""
+class LimitResult:
+    """What one limit of a rule decided."""
 
     rule: str
     algorithm: str
     allowed: bool
     remaining: int
     capacity: int
-    stood_in: str = ""  # what decided in the place of a store that could not: local, allow or deny
+    fallback: str = ""  # local, allow or deny, if the store was unavailable and its fallback decided
 
     @property
     def headroom(self) -> float:
-        """The share that is left, from 0 to 1."""
+        """The share of the limit that is left, from 0 to 1."""
         return self.remaining / self.capacity
 
 
@@ -50,16 +52,16 @@ class Event:
     """What was decided about one request."""
 
     result: str  # allowed, refused, blocked, forbidden, unavailable or invalid
-    rule: str | None  # the one that refused, or is closest to it
+    rule: str | None  # the rule that refused, or the one with the least left
     endpoint: str  # the framework's route, else the pattern of the last rule that matched
     method: str
     client: str  # anonymised
-    standings: tuple[Standing, ...]
-    shadow: tuple[str, ...]  # rules that would have refused, and are not enforced
-    graced: tuple[str, ...]  # rules that would have refused, and had grace
+    limits: tuple[LimitResult, ...]
+    shadow: tuple[str, ...]  # rules in shadow mode that would have refused
+    graced: tuple[str, ...]  # rules that would have refused, but for their grace
     retry_after: float | None
     seconds: float  # how long the decision took
-    unenforced: tuple[Standing, ...] = ()  # what rules would have said that are not enforced: a standing for each
+    shadow_limits: tuple[LimitResult, ...] = ()  # what the limits of rules in shadow mode decided
 
     @property
     def allowed(self) -> bool:
@@ -70,8 +72,9 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 
 
 def event_of(program: CompiledRules, selection: Selection, verdict: HttpVerdict, nanos: int) -> Event:
+    """The event of ``verdict``, which took ``nanos`` nanoseconds."""
     request = verdict.request
-    standings = tuple([standing_of(label, decision, label.capacity) for label, decision in verdict.limits])
+    limits = tuple([limit_result(label, decision, label.capacity) for label, decision in verdict.limits])
     endpoint = request.route
     if endpoint is None:
         patterns = [pattern.text for counter in selection.counters for pattern in counter.rule.patterns]
@@ -82,31 +85,31 @@ def event_of(program: CompiledRules, selection: Selection, verdict: HttpVerdict,
         endpoint=endpoint,
         method=request.method if request.method in METHODS else "other",
         client=anonymous(program.identity.addresses.find(request).subject, program.settings.secret),
-        standings=standings,
+        limits=limits,
         shadow=verdict.notes.shadow,
         graced=verdict.notes.graced,
         retry_after=verdict.retry_after,
         seconds=nanos / 1e9,
-        unenforced=tuple(
-            [standing_of(entry.labels[0], decision, decision.limit) for entry, decision in verdict.notes.unenforced]
+        shadow_limits=tuple(
+            [limit_result(entry.labels[0], decision, decision.limit) for entry, decision in verdict.notes.unenforced]
         ),
     )
 
 
-def standing_of(label: LimitLabel, decision: Decision, capacity: int) -> Standing:
-    stood_in = decision.reason.partition(":")[0]
-    return Standing(label.rule.name, label.algorithm, decision.allowed, decision.remaining, capacity, stood_in)
+def limit_result(label: LimitLabel, decision: Decision, capacity: int) -> LimitResult:
+    fallback = decision.reason.partition(":")[0]
+    return LimitResult(label.rule.name, label.algorithm, decision.allowed, decision.remaining, capacity, fallback)
 
 
-def results_of(event: Event) -> Iterator[tuple[Standing, str]]:
-    """What each rule said, in the words of the metrics: graced and shadow_refused passed."""
-    for one in event.standings:
-        yield one, "graced" if one.rule in event.graced else "allowed" if one.allowed else "refused"
-    for one in event.unenforced:
-        yield one, "allowed" if one.allowed else "shadow_refused"
+def results_of(event: Event) -> Iterator[tuple[LimitResult, str]]:
+    """Each limit and its result as a label of the metrics; ``graced`` and ``shadow_refused`` let the request pass."""
+    for limit in event.limits:
+        yield limit, "graced" if limit.rule in event.graced else "allowed" if limit.allowed else "refused"
+    for limit in event.shadow_limits:
+        yield limit, "allowed" if limit.allowed else "shadow_refused"
 
 
 def anonymous(subject: str, secret: str | None) -> str:
-    """A name for somebody that tells nobody who it is: without the secret not even by trying all addresses."""
-    key = RANDOM if secret is None else blake2b(secret.encode(), digest_size=32).digest()
+    """A keyed digest of ``subject``; without the key it cannot be reversed, even by trying every address."""
+    key = RANDOM_SECRET if secret is None else blake2b(secret.encode(), digest_size=32).digest()
     return blake2b(subject.encode("utf-8", "surrogatepass"), digest_size=6, key=key).hexdigest()

@@ -1,8 +1,8 @@
-"""Violations as structured log lines that cannot flood the log.
+"""Refusals as structured log lines that cannot flood the log.
 
-Each line is ``ratekeeper <what> key=value ...``, with the same facts in ``record.ratekeeper`` for JSON formatters.
-Logged are refusals, violations that passed by grace or in shadow, and spikes: a client that is refused more often than
-``spike``.  Lines above ``limit`` are dropped and their number is told by the next one.
+Each line is ``ratekeeper <event> key=value ...``, with the same facts in ``record.ratekeeper`` for JSON formatters.
+The sink logs refusals, violations that passed by grace or in shadow mode, and spikes: a client that is refused more
+often than ``spike``.  Lines above ``limit`` are dropped, and the next line says how many.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.sinks.event import Event
 
-LONGEST = 200
+__all__ = ["LoggingSink"]
+
+LONGEST_VALUE = 200
 
 
 class LoggingSink:
-    """Log what was refused, with an anonymised client."""
+    """Log refusals, with anonymised clients: at most ``limit`` lines, and a spike above ``spike`` once a minute."""
 
     def __init__(
         self,
@@ -30,46 +32,46 @@ class LoggingSink:
         spike: str = "100/minute",
         clock: Clock | None = None,
     ) -> None:
-        self.logger = logger or logging.getLogger("ratekeeper")
-        self.lines = Limiter(limit, clock=clock, name="log lines")
-        self.spikes = Limiter(spike, clock=clock, name="refusals of one client", max_keys=10_000)
-        self.told = Limiter("1/minute", clock=clock, name="spikes told", max_keys=10_000)
-        self.dropped = 0
+        self._logger = logger or logging.getLogger("ratekeeper")
+        self._lines = Limiter(limit, clock=clock, name="log lines")
+        self._refusals = Limiter(spike, clock=clock, name="refusals of one client", max_keys=10_000)
+        self._spikes = Limiter("1/minute", clock=clock, name="spikes of one client", max_keys=10_000)
+        self._dropped = 0
 
     def __call__(self, event: Event) -> None:
         if event.allowed and not event.shadow and not event.graced:
             return
         if not event.allowed:
-            self.line(logging.WARNING, event.result, event, rule=event.rule)
-            if not self.spikes.check(event.client) and self.told.check(event.client):
-                self.line(logging.ERROR, "spike", event, rule=event.rule, above=str(self.spikes.limits))
+            self._log(logging.WARNING, event.result, event, rule=event.rule)
+            if not self._refusals.check(event.client) and self._spikes.check(event.client):
+                self._log(logging.ERROR, "spike", event, rule=event.rule, above=str(self._refusals.limits))
         for rule in event.graced:
-            self.line(logging.WARNING, "graced", event, rule=rule)
+            self._log(logging.WARNING, "graced", event, rule=rule)
         for rule in event.shadow:
-            self.line(logging.INFO, "shadow", event, rule=rule)
+            self._log(logging.INFO, "shadow", event, rule=rule)
 
-    def line(self, level: int, what: str, event: Event, **more: object) -> None:
-        if not self.logger.isEnabledFor(level):
+    def _log(self, level: int, name: str, event: Event, **more: object) -> None:
+        if not self._logger.isEnabledFor(level):
             return
-        if not self.lines.check("lines"):
-            self.dropped += 1
+        if not self._lines.check("lines"):
+            self._dropped += 1
             return
-        algorithms = {one.rule: one.algorithm for one in event.standings}
-        facts: dict[str, object] = {"event": what, **more, "client": event.client, "method": event.method,
+        algorithms = {limit.rule: limit.algorithm for limit in event.limits}
+        facts: dict[str, object] = {"event": name, **more, "client": event.client, "method": event.method,
                                     "endpoint": event.endpoint}  # fmt: skip
         if more.get("rule") in algorithms:
             facts["algorithm"] = algorithms[str(more["rule"])]
         if event.retry_after:
             facts["retry_after"] = round(event.retry_after, 6)
-        if self.dropped:
-            facts["dropped"], self.dropped = self.dropped, 0
-        text = " ".join([f"{name}={plain(value)}" for name, value in facts.items() if name != "event"])
-        self.logger.log(level, "ratekeeper %s %s", what, text, extra={"ratekeeper": facts})
+        if self._dropped:
+            facts["dropped"], self._dropped = self._dropped, 0
+        text = " ".join([f"{key}={quoted(value)}" for key, value in facts.items() if key != "event"])
+        self._logger.log(level, "ratekeeper %s %s", name, text, extra={"ratekeeper": facts})
 
 
-def plain(value: object) -> str:
-    """One word, or a quoted text without control characters: a log line stays one line."""
-    text = str(value)[:LONGEST]
+def quoted(value: object) -> str:
+    """One word as it is; any other text in quotes, without control characters: a log line stays one line."""
+    text = str(value)[:LONGEST_VALUE]
     if text.isascii() and text.isprintable() and not set(text) & set(' "=\\'):
         return text
     return '"' + text.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'

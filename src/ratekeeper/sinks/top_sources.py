@@ -1,4 +1,4 @@
-"""Who sends most, of any number of sources, in bounded memory."""
+"""The busiest of any number of sources, in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ MOST_SOURCES = 512
 
 
 class TopSources:
-    """Who sends most, of any number, in bounded memory: the frequent-items summary of Misra and Gries.
+    """Counts events by source, in bounded memory: the frequent-items summary of Misra and Gries.
 
-    A source with more than one in ``MOST_SOURCES`` of the events is never missed.
+    A source that sends more than one in ``MOST_SOURCES`` of the events is never missed.
     """
 
     __slots__ = ("counts", "total")
@@ -18,6 +18,7 @@ class TopSources:
         self.total = 0
 
     def add(self, source: str, by: int = 1) -> int:
+        """Count ``by`` events of ``source``; returns its count, which is never too high."""
         self.total += by
         counts = self.counts
         if source in counts:
@@ -32,7 +33,7 @@ class TopSources:
         return self.counts.get(source, 0)
 
     def top(self) -> tuple[str, float]:
-        """The busiest source, and at least which share of all events it sent."""
+        """The busiest source, and the least share of all events that it can have sent."""
         if not self.counts:
             return "", 0.0
         name = max(self.counts, key=self.counts.__getitem__)

@@ -21,9 +21,31 @@ if TYPE_CHECKING:
 
     from ratekeeper.clock import Clock
     from ratekeeper.stores.protocol import AsyncStore, Store
+    from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+    from ratekeeper.stores.redis.store import RedisStore
+    from ratekeeper.stores.shared import SharedStore
+
+__all__ = ["AsyncRedisStore", "MemoryStore", "RedisStore", "SharedStore"]
 
 REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 SCHEMES = ("memory", "shm", *REMOTE)
+
+
+def __getattr__(name: str) -> object:
+    """Load the other stores on first use: they need hiredis, or the C core."""
+    if name == "AsyncRedisStore":
+        from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+
+        return AsyncRedisStore
+    if name == "RedisStore":
+        from ratekeeper.stores.redis.store import RedisStore
+
+        return RedisStore
+    if name == "SharedStore":
+        from ratekeeper.stores.shared import SharedStore
+
+        return SharedStore
+    raise AttributeError(f"module 'ratekeeper.stores' has no attribute {name!r}")
 
 
 def open_store(

@@ -116,7 +116,7 @@ class Fallback:
                 break
             except InvalidLimit:  # an odd rate that cannot be held: the next simpler one below
                 count = count - 1 if count < 1000 else count // 10 * 9
-        reduced.fix(reason=f"local: {why}")
+        reduced._set(reason=f"local: {why}")
         if len(self.shares) >= MOST_SHARES:
             self.shares.clear()
         self.shares[id(limit), why] = limit, reduced

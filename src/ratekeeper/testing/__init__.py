@@ -1,7 +1,7 @@
 """For tests: a clock that a test moves, the contract of every store, and pytest fixtures.
 
-The fixtures are found by pytest as soon as ratekeeper is installed: ``fake_clock`` is a FakeClock, and
-``frozen_limits`` puts every in-process limiter of the application under test on one.
+pytest finds the fixtures as soon as ratekeeper is installed: ``fake_clock`` is a FakeClock, and ``frozen_limits`` puts
+every limiter of the application under test on one, if its state is in this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FakeClock", "StoreContract", "TimedStoreContract", "frozen"]
 
 try:
     import pytest
-except ImportError:  # the clock and the contract work without it
+except ImportError:  # the clock and the contract work without pytest
     pass
 else:
 
@@ -29,6 +29,6 @@ else:
 
     @pytest.fixture
     def frozen_limits() -> Iterator[FakeClock]:
-        """Freeze every in-process limiter of the application under test, with nothing used yet."""
+        """Freeze the time of every limiter of the application under test, with nothing used yet."""
         with frozen() as clock:
             yield clock

@@ -1,4 +1,4 @@
-"""The promises of every store, as test classes; ``walk_limits`` and the rest serve other tests of twins."""
+"""The promises of every store, as test classes.  ``walk_limits`` and the functions below it also serve other tests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ratekeeper.units import SECOND
 
 
 class StoreContract:
-    """What every store promises, as a test class: subclass it and say how to make a store.
+    """What every store promises, as a test class: subclass it and override ``make_store``.
 
-    Periods are so long that no time passes while a test runs: it also fits stores that have a clock of their own.
-    An asynchronous store overrides ``ask``.
+    Periods are so long that time does not matter while a test runs, so it also fits stores with a clock of their own.
+    For an asynchronous store, override ``ask`` too.
     """
 
     period = "50 days"
@@ -38,8 +38,8 @@ class StoreContract:
         return getattr(self.store, operation)(*arguments)
 
     def limits(self, count: int = 5) -> list[Limit]:
-        plain = [Limit(count, self.period, algorithm=name) for name in ALGORITHMS]
-        return [*plain, Limit(count, self.period, algorithm="sliding_window", slices=6)]
+        limits = [Limit(count, self.period, algorithm=name) for name in ALGORITHMS]
+        return [*limits, Limit(count, self.period, algorithm="sliding_window", slices=6)]
 
     def plan(self, *checks: tuple[Any, Any, int], space: str = "contract") -> tuple[Check, ...]:
         return tuple([Check(space, encode(key), parse_limits(limit), cost) for key, limit, cost in checks])
@@ -199,7 +199,7 @@ class StoreContract:
 
 
 class TimedStoreContract(StoreContract):
-    """What a store promises over time: for stores that can be put on a FakeClock, ``self.clock``."""
+    """What a store promises over time: for stores that take a FakeClock, ``self.clock``."""
 
     STEPS = 160  # of each random walk; fewer take less time and find less
 
@@ -215,7 +215,7 @@ class TimedStoreContract(StoreContract):
             self.walk(limit, seed, self.STEPS)
 
     def walk(self, limit: Limit | LimitSet, seed: int, steps: int) -> None:
-        """Random calls at random times, beside the rule alone: the same states and the same answers."""
+        """Compare random calls at random times with the pure rule: the same states and the same answers."""
         chance = random.Random(seed)
         rule, state, key = limit.rule, empty_state(limit), f"walker {seed}"
         for _ in range(steps):
@@ -232,12 +232,12 @@ class TimedStoreContract(StoreContract):
                 assert decision.remaining == rule.remaining(state, now, limit)
                 assert decision.reset_after == rule.reset_after(state, now, limit) / SECOND
                 wait = rule.retry_after(state, now, limit, cost)
-                told = 0.0 if allowed else None if wait is None else wait / SECOND
-                assert decision.retry_after == told
+                expected = 0.0 if allowed else None if wait is None else wait / SECOND
+                assert decision.retry_after == expected
                 assert decision.delay == (rule.delay(state, now, limit, cost) / SECOND if allowed else 0.0)
             assert live(self.state(key, limit), now, limit) == live(state, now, limit)
 
-    def test_plans_are_answered_as_in_memory_whatever_stands_twice(self) -> None:
+    def test_plans_are_answered_as_in_memory_even_if_a_key_is_in_them_twice(self) -> None:
         for seed, texts in enumerate(PLANNED):
             chance, reference = random.Random(seed), MemoryStore(clock=self.clock)
             limits = [parse_limits(text) for text in texts]
@@ -277,7 +277,7 @@ class TimedStoreContract(StoreContract):
             assert self.check(key, limit, cost=3), limit
 
 
-# Limits whose checks share plans: one record, one record and logs beside it, nothing but logs, long logs.
+# Limits whose checks share plans: one record, a record and logs, logs only, long logs.
 PLANNED: list[list[Any]] = [
     ["7/second", "3/second fixed_window", ["5/second", "9 per 2 seconds sliding_window"]],
     [["4/second", "7 per 3 seconds sliding_log"], "5/second sliding_log"],
@@ -287,21 +287,21 @@ PLANNED: list[list[Any]] = [
 
 
 def walk_limits() -> list[Limit | LimitSet]:
-    """Limits whose numbers are awkward: odd rates, fractions of a microsecond, small and large bursts."""
-    found: list[Limit | LimitSet] = []
+    """Limits with awkward numbers: odd rates, fractions of a microsecond, small and large bursts."""
+    limits: list[Limit | LimitSet] = []
     for name in ALGORITHMS:
-        found += [Limit.parse(text, name) for text in ("7 per 3 seconds", "3/second", "5 per 7 microseconds")]
+        limits += [Limit.parse(text, name) for text in ("7 per 3 seconds", "3/second", "5 per 7 microseconds")]
         if name in BUCKETS:
-            found += [Limit.parse(text, name) for text in ("10/second burst 3", "1/day burst 9", "999983/minute")]
-    found += [Limit.parse(f"99999999977/day {name}") for name in ("fixed_window", "sliding_window")]
-    found += [Limit.parse(f"20 per 3 seconds sliding_window slices {slices}") for slices in (2, 3, 7, 100)]
-    found.append(parse_limits(["3/second", "7 per 3 seconds sliding_log", "20/minute sliding_window"]))
-    found.append(parse_limits([f"{count}/second {name}" for count, name in enumerate(ALGORITHMS, start=3)]))
-    return found
+            limits += [Limit.parse(text, name) for text in ("10/second burst 3", "1/day burst 9", "999983/minute")]
+    limits += [Limit.parse(f"99999999977/day {name}") for name in ("fixed_window", "sliding_window")]
+    limits += [Limit.parse(f"20 per 3 seconds sliding_window slices {slices}") for slices in (2, 3, 7, 100)]
+    limits.append(parse_limits(["3/second", "7 per 3 seconds sliding_log", "20/minute sliding_window"]))
+    limits.append(parse_limits([f"{count}/second {name}" for count, name in enumerate(ALGORITHMS, start=3)]))
+    return limits
 
 
 def random_step(chance: random.Random, limit: Limit | LimitSet) -> int:
-    """Mostly forward by about a share of the period, at times by nothing, far, or back."""
+    """A step of the clock in microseconds: mostly part of the period, at times nothing, far, or back."""
     micros = min(part.micros for part in limit.parts)
     kind = chance.random()
     if kind < 0.25:
@@ -319,9 +319,9 @@ def random_cost(chance: random.Random, limit: Limit | LimitSet) -> int:
 
 
 def live(state: Any, now: int, limit: Limit | LimitSet) -> Any:
-    """A state without what no longer counts: stores may forget that sooner or later."""
+    """``state`` without what no longer counts, which stores may forget at any time."""
     if isinstance(limit, LimitSet):
-        return tuple([live(own, now, part) for own, part in zip(state, limit.limits, strict=True)])
+        return tuple([live(its_state, now, part) for its_state, part in zip(state, limit.limits, strict=True)])
     if not limit.rule.debt(state, now, limit):
         return limit.rule.EMPTY
     if isinstance(state, tuple):

@@ -1,4 +1,4 @@
-"""Time that a test moves, and everything in this process put on it."""
+"""FakeClock: time that a test moves.  ``frozen``: every limiter of this process on such a clock."""
 
 from __future__ import annotations
 
@@ -19,60 +19,69 @@ if TYPE_CHECKING:
 
     from ratekeeper.units import Seconds
 
-QUIET = 8  # turns of the event loop without news, after which everybody is taken to be waiting
+# Turns of the event loop after which the clock moves on: of a loop where no task could run, which gives input and
+# output a chance, and of a loop where tasks run, but none of them sleeps, because a task may wait for the clock by
+# asyncio.sleep(0).
+IDLE_TURNS = 8
+BUSY_TURNS = 200
 
 
 class FakeClock:
-    """Time that stands still until it is moved: ``clock.advance(1.5)``, exact to the microsecond.
+    """A clock that stands still until it is moved: ``clock.advance(1.5)``, exact to the microsecond.
 
-    Waiting takes no real time: whoever would sleep moves the clock on instead.  On an event loop it moves only once
-    all tasks wait, and to the earliest of them.  With ``auto=False`` waiters wait until ``advance`` lets them go.
+    A call that waits takes no real time: it moves the clock on instead.  On an event loop the clock moves once no task
+    can run, and to the first time at which one can.  With ``auto=False`` calls wait until ``advance`` reaches their
+    time.
     """
 
     def __init__(self, start: Seconds = 0.0, *, auto: bool = True) -> None:
-        self.micros = to_micros(start, "start")
+        self.micros = to_micros(start, "start")  # the time, in microseconds
         if self.micros < 0:
             raise InvalidInput(f"FakeClock: expected a start of at least 0, got {shown(start)}.")
         self.auto = auto
-        self.moved = threading.Condition()
-        self.sleepers: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self.arrivals = 0
-        self.jumping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops where a jump is under way
+        self._moved = threading.Condition()
+        self._sleepers: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # a heap, by time
+        self._sleeps = 0  # how often tasks began to sleep
+        self._jumping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops that have a call of _jump scheduled
 
     @property
     def now(self) -> float:
-        """Seconds."""
+        """The time, in seconds."""
         return self.micros / SECOND
 
     def nanos(self) -> int:
+        """The time, in nanoseconds."""
         return self.micros * 1000
 
     def advance(self, seconds: Seconds) -> None:
-        """Move on; a negative number steps back, as clocks do that are set."""
-        with self.moved:
+        """Move on by ``seconds``; a negative number steps back, as a clock does when it is set."""
+        with self._moved:
             self.move_to(self.micros + to_micros(seconds, "advance"))
 
     def move_to(self, micros: int) -> None:
+        """Move to an instant, in microseconds."""
         if micros < 0:
             raise InvalidInput(f"FakeClock: expected an instant of at least 0, got {micros / SECOND} seconds.")
-        with self.moved:
+        with self._moved:
             self.micros = micros
             due = []
-            while self.sleepers and self.sleepers[0][0] <= micros:
-                due.append(heapq.heappop(self.sleepers))
-            self.moved.notify_all()
+            while self._sleepers and self._sleepers[0][0] <= micros:
+                due.append(heapq.heappop(self._sleepers))
+            self._moved.notify_all()
         for _, _, loop, future in due:
             loop.call_soon_threadsafe(wake, future)
 
     def sleep(self, micros: int) -> None:
+        """Sleep in a thread."""
         until = self.micros + micros
-        with self.moved:
+        with self._moved:
             if not self.auto:
-                self.moved.wait_for(lambda: self.micros >= until)
+                self._moved.wait_for(lambda: self.micros >= until)
             elif until > self.micros:  # else another thread slept for longer
                 self.move_to(until)
 
     def wait(self, gate: LockType, micros: int | None) -> bool:
+        """Acquire ``gate`` within ``micros``; returns whether it did."""
         until = None if micros is None else self.micros + micros
         while not gate.acquire(True, 0.001):
             if until is not None and self.micros >= until:
@@ -80,6 +89,7 @@ class FakeClock:
         return True
 
     async def asleep(self, micros: int) -> None:
+        """Sleep in a task."""
         import asyncio
 
         if micros <= 0:
@@ -87,33 +97,43 @@ class FakeClock:
             return
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        with self.moved:
-            self.arrivals += 1
-            heapq.heappush(self.sleepers, (self.micros + micros, self.arrivals, loop, future))
-            begins = self.auto and loop not in self.jumping
+        with self._moved:
+            self._sleeps += 1
+            heapq.heappush(self._sleepers, (self.micros + micros, self._sleeps, loop, future))
+            begins = self.auto and loop not in self._jumping
             if begins:
-                self.jumping.add(loop)
+                self._jumping.add(loop)
+            seen = self._sleeps, self.micros
         if begins:
-            loop.call_soon(self.jump, loop, self.arrivals, self.micros, QUIET)
+            loop.call_soon(self._jump, loop, seen, 0, 0)
         await future
 
-    def jump(self, loop: asyncio.AbstractEventLoop, arrivals: int, micros: int, turns: int) -> None:
-        """Move to the earliest sleeper, once nothing new has happened for some turns of the loop."""
-        with self.moved:
-            while self.sleepers and self.sleepers[0][3].done():  # cancelled
-                heapq.heappop(self.sleepers)
-            if not self.sleepers:
-                self.jumping.discard(loop)
+    def _jump(self, loop: asyncio.AbstractEventLoop, seen: tuple[int, int], idle: int, busy: int) -> None:
+        """Move to the time of the first sleeper, if no task has begun to sleep for some turns; else look again."""
+        with self._moved:
+            while self._sleepers and self._sleepers[0][3].done():  # cancelled
+                heapq.heappop(self._sleepers)
+            if not self._sleepers:
+                self._jumping.discard(loop)
                 return
-            if (arrivals, micros) != (self.arrivals, self.micros):
-                arrivals, micros, turns = self.arrivals, self.micros, QUIET + 1
-            earliest = self.sleepers[0][0]
-        if turns:
-            loop.call_soon(self.jump, loop, arrivals, micros, turns - 1)
-        else:
-            with self.moved:
-                self.move_to(max(self.micros, earliest))
-            loop.call_soon(self.jump, loop, self.arrivals, self.micros, QUIET)
+            if seen != (self._sleeps, self.micros):
+                seen, idle, busy = (self._sleeps, self.micros), 0, 0
+            elif is_idle(loop):
+                idle += 1
+            else:
+                idle, busy = 0, busy + 1
+            if idle == IDLE_TURNS or busy == BUSY_TURNS:
+                self.move_to(max(self.micros, self._sleepers[0][0]))
+        loop.call_soon(self._jump, loop, seen, idle, busy)
+
+
+def is_idle(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether no task of ``loop`` can run; always true of a loop that does not tell, such as uvloop's."""
+    for handle in getattr(loop, "_ready", ()):
+        callback = handle._callback
+        if callback is not None and getattr(callback, "__func__", None) is not FakeClock._jump:  # None: cancelled
+            return False
+    return True
 
 
 def wake(future: asyncio.Future[None]) -> None:
@@ -123,17 +143,17 @@ def wake(future: asyncio.Future[None]) -> None:
 
 @contextmanager
 def frozen(clock: FakeClock | None = None) -> Iterator[FakeClock]:
-    """Put every in-process limiter that was given no clock of its own on a FakeClock, with nothing used yet."""
+    """Put every limiter of this process that was given no clock on a FakeClock, with nothing used yet."""
     fake = FakeClock() if clock is None else clock
-    forget()
-    before = set_default(fake)
+    clear_stores()
+    previous = set_default(fake)
     try:
         yield fake
     finally:
-        set_default(before)
-        forget()
+        set_default(previous)
+        clear_stores()
 
 
-def forget() -> None:
+def clear_stores() -> None:
     for store in following():
         store.clear()  # type: ignore[attr-defined]

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     View = TypeVar("View", bound=Callable[..., Any])
 
+__all__ = ["RateLimitMiddleware", "exempt", "rate_limit"]
 EXEMPT = "ratekeeper_exempt"
 exempt_views: list[Any] = []  # while it is empty, no request is resolved just to see whether its view is exempt
 
