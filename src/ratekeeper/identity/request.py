@@ -71,7 +71,7 @@ class Request:
         self.facts = facts
 
     def values(self, name: bytes) -> list[str]:
-        """Return the value of each line of a header, in order; ``name`` in lower case.  ``X_Name`` is not ``X-Name``."""
+        """Return the value of each line of a header; ``name`` in lower case.  ``X_Name`` differs from ``X-Name``."""
         return [value.decode("latin-1") for header, value in self.headers if header == name]
 
     def value(self, name: bytes) -> str | None:
