@@ -15,6 +15,7 @@ from ratekeeper.adapters.aiohttp import rate_limit, setup
 from ratekeeper.adapters.asgi import RateLimitMiddleware
 from ratekeeper.adapters.fastapi import RateLimit
 from ratekeeper.adapters.flask import RateLimiter
+from ratekeeper.adapters.request_limits import RequestLimits
 from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
 from ratekeeper.errors import InvalidRules
 from ratekeeper.testing import FakeClock
@@ -264,3 +265,48 @@ def test_a_dependency_that_refuses_gives_back_what_the_middleware_took():
     for answer in answers:  # one set of fields, whoever refused
         names = [name for name, _ in answer.headers.multi_items()]
         assert len(names) == len(set(names))
+
+
+def test_a_renewed_lease_outlives_its_time_and_ends_once():
+    async def main():
+        clock = FakeClock(start=1.0)
+        policy = Policy.parse(rules({"limit": "1 concurrent for 30 seconds"}), clock=clock)
+        limits, request = RequestLimits(), Request(peer=HERE)
+        assert (await limits.acheck(policy, request)).allowed
+        clock.advance(20)
+        await limits.leases[0].renew()
+        clock.advance(20)
+        assert not (await policy.acheck(request)).allowed
+        await limits.arelease()
+        assert (await policy.acheck(request)).allowed
+        await limits.arelease()
+        assert not (await policy.acheck(request)).allowed
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_client_that_leaves_before_its_turn_gives_everything_back(leaves):
+    clock = FakeClock(start=1.0)
+    slow = Policy.parse(rules({"limit": "1/second burst 3 leaky_bucket"}), clock=clock)
+    quick = Policy.parse(rules({"limit": "9/hour"}), clock=clock)
+    request = Request(peer=HERE)
+
+    async def on_a_loop(limits):
+        await limits.acheck(quick, request)
+        await limits.acheck(slow, request, lambda: leaves)
+
+    def in_a_thread(limits):
+        limits.check(quick, request)
+        limits.check(slow, request, lambda: leaves)
+
+    for attempt in (in_a_thread, lambda limits: asyncio.run(on_a_loop(limits))):
+        assert slow.check(request).allowed
+        limits = RequestLimits()
+        if leaves:
+            with pytest.raises((ConnectionAbortedError, asyncio.CancelledError)):
+                attempt(limits)
+        else:
+            attempt(limits)
+        assert len(limits.admitted) == (0 if leaves else 2)
+    assert quick.check(request).remaining == (8 if leaves else 6)

@@ -99,7 +99,9 @@ class RateLimit:
             subject = await called(self._by, connection)
         if self._cost is not None:
             amount = await called(self._cost, connection)
-        limits: RequestLimits = scope.setdefault(LIMITS, RequestLimits())
+        limits: RequestLimits | None = scope.get(LIMITS)
+        if limits is None:
+            limits = scope[LIMITS] = RequestLimits()
         request = request_of(scope)
         request.route = getattr(scope.get("route"), "path", None)
         request.facts = {**(limits.facts or {}), "subject": subject, "cost": amount}

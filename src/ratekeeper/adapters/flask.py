@@ -124,7 +124,10 @@ class RateLimiter:
         checked = request_of(request.environ)
         checked.route = request.url_rule.rule if request.url_rule is not None else None
         checked.facts = facts
-        limits: RequestLimits = request.environ.setdefault(LIMITS, RequestLimits(self))
+        limits: RequestLimits | None = request.environ.get(LIMITS)
+        if limits is None:
+            limits = request.environ[LIMITS] = RequestLimits()
+            limits.header_writer = self
         verdict = limits.check(policy, checked)
         if not verdict.allowed:
             raise refusal(verdict)

@@ -28,26 +28,16 @@ LIMITS = "ratekeeper.limits"  # the key of a RequestLimits in an ASGI scope, a W
 class RequestLimits:
     """The verdicts on one request, and the one verdict that the response shows.
 
-    ``policy`` and ``facts`` are the application's, for the limits on a route to inherit.  ``header_writer`` is the
-    object that adds the headers to the response: several adapters may meet in one request, and only one writes.
+    It has no ``__init__``, because the ASGI middleware makes one for each request: all defaults are immutable.
     """
 
-    __slots__ = ("admitted", "facts", "header_writer", "leases", "policy", "refusal", "verdict")
-
-    def __init__(
-        self, header_writer: object = None, policy: Policy | None = None, verdict: HttpVerdict | None = None
-    ) -> None:
-        self.header_writer = header_writer
-        self.policy = policy
-        self.facts: Mapping[str, Any] | None = None
-        self.admitted: list[tuple[Policy, HttpVerdict]] = []
-        self.leases: list[RequestLease] = []
-        self.refusal: HttpVerdict | None = None
-        self.verdict = verdict  # the refusal, else all admitting verdicts as one; None before the first check
-        if policy is not None and verdict is not None:
-            self.admitted.append((policy, verdict))
-            if policy.leases:
-                self.leases.append(RequestLease(policy, verdict))
+    policy: Policy | None = None  # the application's, for the limits on a route to inherit
+    facts: Mapping[str, Any] | None = None  # what the application has verified, likewise
+    header_writer: object = None  # which of the adapters that meet in this request adds the headers
+    admitted: tuple[tuple[Policy, HttpVerdict], ...] = ()
+    leases: tuple[RequestLease, ...] = ()
+    refusal: HttpVerdict | None = None
+    verdict: HttpVerdict | None = None  # the refusal, else all admitting verdicts as one; None before the first check
 
     def check(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
         """Return the verdict of ``policy``, after waiting for the turn that a leaky bucket gave.
@@ -72,7 +62,7 @@ class RequestLimits:
 
     async def acheck(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
         """``check`` for an event loop; if the client has left, raise CancelledError."""
-        verdict = await policy.acheck(request)
+        verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         if not verdict.allowed:
             await self.arefuse(verdict)
             return verdict
@@ -88,9 +78,9 @@ class RequestLimits:
         return verdict
 
     def admit(self, policy: Policy, verdict: HttpVerdict) -> None:
-        self.admitted.append((policy, verdict))
+        self.admitted += ((policy, verdict),)
         if policy.leases:
-            self.leases.append(RequestLease(policy, verdict))
+            self.leases += (RequestLease(policy, verdict),)
         if self.refusal is None:
             self.verdict = verdict if self.verdict is None else combined(self.verdict, verdict)
 
@@ -100,32 +90,31 @@ class RequestLimits:
 
     def give_back(self) -> None:
         """Give back what the admitting verdicts took, leases included."""
-        self.leases.clear()
-        while self.admitted:
-            policy, verdict = self.admitted.pop()
+        admitted, self.admitted, self.leases = self.admitted, (), ()
+        for policy, verdict in admitted:
             policy.give_back(verdict)
 
     async def agive_back(self) -> None:
         """``give_back`` for an event loop."""
-        while self.leases:
-            await self.leases.pop().stop_renewal()
-        while self.admitted:
-            policy, verdict = self.admitted.pop()
+        admitted, leases, self.admitted, self.leases = self.admitted, self.leases, (), ()
+        for lease in leases:
+            await lease.stop_renewal()
+        for policy, verdict in admitted:
             await policy.agive_back(verdict)
 
     def release(self) -> None:
         """End all leases: the response is done.  A second call does nothing."""
-        while self.leases:
-            lease = self.leases.pop()
+        leases, self.leases = self.leases, ()
+        for lease in leases:
             lease.policy.release(lease.verdict)
 
     async def arelease(self, lease: RequestLease | None = None) -> None:
         """End one lease, or all of them, on an event loop.  A second call does nothing."""
-        for ending in [*self.leases] if lease is None else [lease]:
-            if ending in self.leases:  # else a refusal gave it back
-                self.leases.remove(ending)
-                await ending.stop_renewal()
-                await ending.policy.arelease(ending.verdict)
+        ending = [each for each in self.leases if lease is None or each is lease]  # none if a refusal gave it back
+        self.leases = tuple([each for each in self.leases if each not in ending])
+        for each in ending:
+            await each.stop_renewal()
+            await each.policy.arelease(each.verdict)
 
     @property
     def headers(self) -> list[tuple[str, str]]:

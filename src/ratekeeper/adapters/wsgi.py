@@ -46,7 +46,8 @@ class RateLimitMiddleware:
         self._facts = facts
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        limits = environ[LIMITS] = RequestLimits(self)
+        limits = environ[LIMITS] = RequestLimits()
+        limits.header_writer = self
         request = request_of(environ)
         if self._facts is not None:
             request.facts = self._facts(environ)

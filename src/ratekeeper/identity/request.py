@@ -17,8 +17,8 @@ class Request:
 
     ``path`` is that of the request line, still percent-encoded; if the server has decoded it, pass ``decoded=True``.
     ``peer`` is the address at the other end of the socket, None for a UNIX socket.  ``route`` is the framework's
-    template of the matched route.  ``size`` is the length of the body in bytes, if no header says it.  ``facts`` are
-    what the application itself has verified: ``{"user": "42", "tier": "paid"}``.
+    template of the matched route.  ``size`` is the length of the body in bytes, in place of Content-Length.
+    ``facts`` are what the application itself has verified: ``{"user": "42", "tier": "paid"}``.
     """
 
     __slots__ = ("_host", "decoded", "facts", "headers", "method", "path", "peer", "query", "route", "size")
@@ -71,10 +71,7 @@ class Request:
         self.facts = facts
 
     def values(self, name: bytes) -> list[str]:
-        """Return the value of each line of a header, in order; ``name`` in lower case.
-
-        ``X_Name`` and ``X-Name`` are different headers.
-        """
+        """Return the value of each line of a header; ``name`` in lower case.  ``X_Name`` differs from ``X-Name``."""
         return [value.decode("latin-1") for header, value in self.headers if header == name]
 
     def value(self, name: bytes) -> str | None:
