@@ -1,9 +1,9 @@
-"""Claims: a fleet keeps a server's limit unrefused, refused clients come back spread, and waits are precise.
+"""Claims: a fleet keeps a server's limit without refusals, refused clients come back spread out, waits are precise.
 
-1. 200 tasks in 4 processes against a server of 50 a second (token bucket, burst 50 and 10): at most 1 % refused, at
-   least 97 % of its capacity used, on Redis and in shared memory; beside plain retries with tenacity.
-2. 1,000 clients that were refused with ``Retry-After: 30``: none earlier than told, spread over the window.
-3. 1,000 calls paced at 200 a second in one process: how late each one is, beside aiolimiter and pyrate-limiter.
+1. 200 tasks in 4 processes against a server of 50 per second (token bucket, burst 50 and 10): at most 1 % refused, at
+   least 97 % of its capacity used, on Redis and in shared memory; compared with plain retries by tenacity.
+2. 1,000 clients that were refused with ``Retry-After: 30``: none comes back early, all spread over the window.
+3. 1,000 calls paced at 200 per second in one process: how late each is, compared with aiolimiter and pyrate-limiter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS = 3
 
 
 class Bucket:
-    """The server's limit, written for this file alone: it must not share a mistake with what it measures."""
+    """The server's limit, independent of our code, so that it cannot share a mistake with it."""
 
     def __init__(self, burst: int) -> None:
         self.burst = burst
@@ -48,17 +48,17 @@ class Bucket:
 
 
 def serve(burst: int, pipe: Any) -> None:
-    """A plain HTTP server that enforces the bucket and notes when it admitted and refused."""
+    """An HTTP server that enforces the bucket and records when it admitted and refused requests."""
 
     async def main() -> None:
         bucket = Bucket(burst)
-        notes: list[tuple[float, bool]] = []
+        records: list[tuple[float, bool]] = []
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 while await reader.readuntil(b"\r\n\r\n"):
                     allowed = bucket.take()
-                    notes.append((time.monotonic(), allowed))
+                    records.append((time.monotonic(), allowed))
                     if allowed:
                         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
                     else:
@@ -70,7 +70,7 @@ def serve(burst: int, pipe: Any) -> None:
         server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=1000)
         pipe.send(server.sockets[0].getsockname()[1])
         await asyncio.to_thread(pipe.recv)
-        pipe.send(notes)
+        pipe.send(records)
 
     asyncio.run(main())
 
@@ -114,7 +114,7 @@ def plain(port: int, store: str, until: float) -> None:
 
 
 async def swarm(call: Callable[[], Awaitable[object]], until: float) -> None:
-    """Tasks that call without end; whoever still waits at the end is cancelled."""
+    """Run tasks that call without a pause; cancel those that still wait at the end."""
 
     async def loop() -> None:
         while True:
@@ -130,22 +130,22 @@ async def swarm(call: Callable[[], Awaitable[object]], until: float) -> None:
 
 
 def fleet(work: Callable[[int, str, float], None], store: str, burst: int) -> tuple[float, float, int]:
-    """Shares of refused requests and of used capacity, and the number of requests, in the counted time."""
+    """The share of refused requests, the share of used capacity, and the number of requests, after the warm-up."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     server = context.Process(target=serve, args=(burst, theirs))
     server.start()
     port = ours.recv()
-    began = time.monotonic() + 2.0  # until all have imported what they need
+    began = time.monotonic() + 2.0  # time for all processes to import their modules
     workers = [context.Process(target=work, args=(port, store, began + WARM + LENGTH + 0.5)) for _ in range(PROCESSES)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     ours.send("stop")
-    notes = ours.recv()
+    records = ours.recv()
     server.join()
-    counted = [allowed for at, allowed in notes if began + WARM <= at < began + WARM + LENGTH]
+    counted = [allowed for at, allowed in records if began + WARM <= at < began + WARM + LENGTH]
     admitted = sum(counted)
     return 1 - admitted / max(1, len(counted)), admitted / (RATE * LENGTH), len(counted)
 
@@ -153,47 +153,53 @@ def fleet(work: Callable[[int, str, float], None], store: str, burst: int) -> tu
 def stores() -> list[tuple[str, str]]:
     from ratekeeper.stores import SCHEMES
 
-    found = []
+    urls = []
     binary = Path(sys.prefix, "bin", "redis-server")
     name = str(binary) if binary.exists() else "redis-server"
     port = random.randint(20_000, 40_000)
     try:
-        words = [name, "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
-        running.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        command = [name, "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
+        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         time.sleep(1.0)
-        found.append(("redis://", f"redis://127.0.0.1:{port}/0?deadline=1"))
+        urls.append(("redis://", f"redis://127.0.0.1:{port}/0?deadline=1"))
     except FileNotFoundError:
         print("no redis-server here: run scripts/ensure-redis")
     if "shm" in SCHEMES:
-        found.append(("shm://", f"shm://bench-outbound-{port}"))
-    return found
+        segments.append(f"bench-outbound-{port}")
+        urls.append(("shm://", f"shm://{segments[-1]}"))
+    return urls
 
 
 running: list[subprocess.Popen[bytes]] = []
+segments: list[str] = []
 
 
 def against_a_server() -> None:
-    """Every run is shown: one refusal that says to wait for a second costs a tenth of the capacity of its run."""
-    found: dict[tuple[str, int], list[tuple[float, float, int]]] = {}
+    """Show every run: one refusal with a wait of a second costs a tenth of the capacity of its run."""
+    from ratekeeper.stores.shared import remove
+
+    runs_of: dict[tuple[str, int], list[tuple[float, float, int]]] = {}
     try:
         fleets = [(f"ratekeeper, {label}", paced, url, burst) for label, url in stores() for burst in (50, 10)]
         fleets.append(("tenacity, full jitter", plain, "", 50))
         for _ in range(RUNS):
             for label, work, url, burst in fleets:
-                found.setdefault((label, burst), []).append(fleet(work, url, burst))
+                runs_of.setdefault((label, burst), []).append(fleet(work, url, burst))
     finally:
         for process in running:
             process.kill()
+    for segment in segments:
+        remove(segment)
     rows = [
         [label, burst, " ".join(f"{run[0]:.2%}" for run in runs), " ".join(f"{run[1]:.1%}" for run in runs)]
-        for (label, burst), runs in found.items()
+        for (label, burst), runs in runs_of.items()
     ]
     head = ["", "server's burst", "refused", "capacity used"]
     table(f"{PROCESSES} x {TASKS} tasks, a server of {RATE}/second, {LENGTH:g} s, {RUNS} runs", head, rows)
 
 
 def after_a_reset() -> None:
-    """Real code on fake time: a thousand clients, each with a memory of its own."""
+    """A thousand clients with a memory:// store each, on a fake clock."""
     import httpx
 
     from ratekeeper.outbound import Retry
@@ -225,7 +231,7 @@ def after_a_reset() -> None:
     seconds = [sum(1 for at in back if 30 + part <= at < 31 + part) for part in range(8)]
     rows = [[len(back), sum(at < 30 for at in back), f"{back[0]:.3f}", f"{back[-1]:.3f}", json.dumps(seconds)]]
     head = ["clients", "early", "first at", "last at", "in each second from 30 to 38"]
-    table("1,000 refused clients, told 30 s, window 8 s", head, rows)
+    table("1,000 refused clients, Retry-After 30 s, window 8 s", head, rows)
 
 
 CALLS = 1000
@@ -233,7 +239,7 @@ PER_SECOND = 200
 
 
 async def lateness(turn: Callable[[], Awaitable[object]], burst: int) -> list[float]:
-    """Seconds by which each of the calls comes after its place: the burst at once, then an even row."""
+    """Seconds by which each call is late: the burst is due at once, the others at even intervals."""
     times: list[float] = []
 
     async def one() -> None:
@@ -245,8 +251,8 @@ async def lateness(turn: Callable[[], Awaitable[object]], burst: int) -> list[fl
     return [at - (times[0] + max(0, number - burst + 1) / PER_SECOND) for number, at in enumerate(times)]
 
 
-def contestants() -> dict[str, tuple[int, Callable[[], Callable[[], Awaitable[object]]]]]:
-    """Those that space all calls, then those that let a burst of 200 through first."""
+def limiters() -> dict[str, tuple[int, Callable[[], Callable[[], Awaitable[object]]]]]:
+    """Limiters that space all calls, then limiters that admit a burst of 200 first."""
     import aiolimiter
     import pyrate_limiter
 
@@ -267,16 +273,16 @@ def contestants() -> dict[str, tuple[int, Callable[[], Callable[[], Awaitable[ob
 
 
 def precision() -> None:
-    found: dict[str, list[list[float]]] = {}
+    runs_of: dict[str, list[list[float]]] = {}
     for _ in range(5):
-        for name, (burst, make) in contestants().items():
+        for name, (burst, make) in limiters().items():
 
             async def run(make: Any = make, burst: int = burst) -> list[float]:
                 return await lateness(make(), burst)
 
-            found.setdefault(name, []).append(asyncio.run(run()))
+            runs_of.setdefault(name, []).append(asyncio.run(run()))
     rows = []
-    for name, runs in found.items():
+    for name, runs in runs_of.items():
         best = sorted(min(runs, key=lambda late: sorted(late)[len(late) * 99 // 100]))
         figures = [best[len(best) // 2], best[len(best) * 99 // 100], best[-1]]
         early = max(sum(late < -0.001 for late in run) for run in runs)

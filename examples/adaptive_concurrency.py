@@ -1,7 +1,7 @@
-"""Adaptive concurrency settling, simulated: a server whose workers come and go, and callers without end.
+"""Adaptive concurrency, simulated: a server whose number of workers changes, and callers that never pause.
 
-Run it: ``python -m examples.adaptive_concurrency``.  Nobody tells the client how many workers there are; it finds out
-by how long answers take.  Time is simulated, event by event.
+Run it: ``python -m examples.adaptive_concurrency``.  The client does not know how many workers there are; it finds out
+from response times.  Time is simulated, event by event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Row:
     second: int
     limit: int
     served: int
-    slowness: float  # how long an answer took, in multiples of the work
+    slowness: float  # the response time, in multiples of the work
 
     @property
     def used(self) -> float:
@@ -33,7 +33,7 @@ class Row:
 def simulate(seed: int = 1) -> list[Row]:
     chance = random.Random(seed)
     gradient = Gradient(start=4, least=1, most=1000)
-    ends: list[tuple[float, float]] = []  # when a worker is done, and when the request it works on was sent
+    ends: list[tuple[float, float]] = []  # when a worker ends a request, and when that was sent
     queue: deque[float] = deque()
     rows: list[Row] = []
     now = 0.0
@@ -41,7 +41,7 @@ def simulate(seed: int = 1) -> list[Row]:
         for second in range(seconds):
             until, took = now + 1.0, [0.0]
             while now < until:
-                while len(ends) + len(queue) < gradient.limit:  # callers without end: whoever may go, goes
+                while len(ends) + len(queue) < gradient.limit:  # callers never pause: each sends as soon as it may
                     queue.append(now)
                 while queue and len(ends) < workers:
                     heapq.heappush(ends, (now + SERVICE * chance.uniform(0.8, 1.2), queue.popleft()))
@@ -54,7 +54,7 @@ def simulate(seed: int = 1) -> list[Row]:
 
 
 def main() -> None:
-    print("workers  second  limit  served/s  used   answer takes, x work")
+    print("workers  second  limit  served/s  used   response time, x work")
     for row in simulate():
         print(
             f"{row.workers:7}  {row.second:6}  {row.limit:5}  {row.served:8}  {row.used:4.0%}  {row.slowness:6.2f}  "

@@ -1,6 +1,6 @@
-"""The same for a streaming client: what has come is charged as it comes, also if the stream breaks.
+"""A budget for a streaming client: usage is charged as it arrives, even if the stream breaks.
 
-Run it: ``python -m examples.anthropic_style``.  Two teams share an account; each has a budget of its own within it.
+Run it: ``python -m examples.anthropic_style``.  Two teams share an account, and each has its own budget within it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_OUTPUT = 50
 
 
 class Messages:
-    """Streams answers, and settles with every piece."""
+    """Streams answers, and charges every piece."""
 
     def __init__(self, client: httpx.AsyncClient, budget: AsyncBudget) -> None:
         self.client = client

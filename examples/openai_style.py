@@ -1,7 +1,7 @@
-"""Requests and tokens a minute, kept together: a client of the chat completions that many providers speak.
+"""Requests and tokens per minute in one budget: a client of the chat completions API that many providers offer.
 
-Run it: ``python -m examples.openai_style``.  The provider is a pretend one on this machine, with real limits; the
-client reserves an estimate, and settles for the usage that comes with the answer.
+Run it: ``python -m examples.openai_style``.  The provider is simulated on this machine and enforces its limits; the
+client reserves an estimate, and settles the usage that the answer reports.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MOST_OUTPUT = 50
 
 
 class Chat:
-    """Asks one model; waits for its turn in the budget, and never spends more than it."""
+    """Calls one model; waits for its turn in the budget, and never exceeds it."""
 
     def __init__(self, url: str, budget: Budget, clock: FakeClock | None = None) -> None:
-        # The transport has no limit of its own: it only listens, should the provider refuse after all.
+        # The transport has no limit of its own: it retries, should the provider refuse after all.
         self.client = httpx.Client(base_url=url, transport=PacedTransport(clock=clock))
         self.budget = budget
 
@@ -37,7 +37,7 @@ class Chat:
 def main(provider: Provider | None = None, clock: FakeClock | None = None, questions: int = 40) -> Provider:
     provider = provider or Provider(requests=600, tokens=30_000)
     with serving(provider) as url:
-        # Five per cent are left to those who count a little differently.
+        # Five per cent are left unused, because the provider counts slightly differently.
         account = Budget(requests="570/minute burst 30", tokens="28500/minute burst 1500", clock=clock, name="account")
         model = account.child("model", key="m", tokens="28500/minute burst 1500")
         chat = Chat(url, model, clock)

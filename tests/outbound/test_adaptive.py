@@ -56,9 +56,11 @@ def test_a_hold_is_a_place_for_threads_and_tasks_alike():
         clock = FakeClock()
         adaptive = Adaptive(start=1, most=3, clock=clock)
         with adaptive.hold():
-            with pytest.raises(TooLate):
+            with pytest.raises(TooLate) as caught:
                 async with adaptive.hold(timeout=0.5):
                     pass
+            assert str(caught.value).startswith("adaptive: expected a turn in time, but it comes in ")
+            assert str(caught.value).endswith(" s. Pass a longer timeout to hold().")
             assert adaptive.in_flight == 1
         async with adaptive.hold(timeout=0) as hold:
             hold.failed = True

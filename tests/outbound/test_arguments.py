@@ -3,12 +3,17 @@
 import pytest
 
 from ratekeeper import InvalidInput, Limit
-from ratekeeper.outbound import Adaptive, Budget, pace, throttle_bytes
+from ratekeeper.outbound import Adaptive, AsyncBudget, Budget, Retry, pace, throttle_bytes
+from ratekeeper.outbound.aiohttp import PacedMiddleware
+from ratekeeper.outbound.grpc import PacedInterceptor, paced_interceptors
 from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport
 from ratekeeper.outbound.requests import PacedAdapter
 
 NO_STORE = "store: expected a URL such as 'redis://localhost:6379/0' or a store, got 5."
 NO_RATE = "expected a rate, got '2 concurrent', which is held and given back. Use Limiter.limit or Limiter.reserve."
+NO_OPTION = "expected an option (name, key, store, clock, parent) or a unit with a limit such as '10000/minute'"
+STORE = "Did you mean 'store'?"
+NO_TIMEOUT = "timeout: expected seconds of at least 0, got -1."
 NO_LIMIT = "limits: expected a limit or a list of them, got 5."
 
 
@@ -38,6 +43,14 @@ def test_a_paced_client_is_made_of_what_it_needs(kind, options, message):
         (lambda: throttle_bytes([b"a"], Limit("2 concurrent")), f"rate: {NO_RATE}"),
         (lambda: Budget(tokens="5/second", store=5), NO_STORE),
         (lambda: Adaptive(store=5), NO_STORE),
+        (lambda: Adaptive().hold(timeout=-1), "timeout: expected seconds of at least 0, got -1."),
+        (lambda: Budget(tokens="5/second", parent=5), "parent: expected a Budget, got 5."),
+        (
+            lambda: Budget(tokens="5/second", stores="redis://:password@h"),
+            f"Budget: {NO_OPTION}, got 'stores'. {STORE}",
+        ),
+        (lambda: AsyncBudget(tokens=5), f"AsyncBudget: {NO_OPTION}, got 'tokens'."),
+        (lambda: Budget(tokens="5/second").reserve(tokens=1, timeout=-1), NO_TIMEOUT),
         (lambda: throttle_bytes([b"a"], 5), "rate 5: expected bytes and a time, such as '1 MB/s', got 5."),
     ],
 )
@@ -45,3 +58,44 @@ def test_everything_else_too(make, message):
     with pytest.raises(InvalidInput) as caught:
         make()
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: Budget("5/second"), "Budget.__init__()"),
+        (lambda: AsyncBudget("5/second"), "AsyncBudget.__init__()"),
+        (lambda: Budget(tokens="5/second").reserve(tokens=1).settle(1), "BudgetReservation.settle()"),
+        (lambda: Budget(tokens="5/second").reserve(tokens=1).add(1), "BudgetReservation.add()"),
+        (lambda: PacedTransport(limits="5/second"), "PacedTransport.__init__()"),
+        (lambda: PacedInterceptor(limits="5/second"), "PacedInterceptor.__init__()"),
+        (lambda: paced_interceptors(limits="5/second"), "paced_interceptors()"),
+        (lambda: Adaptive(5), "Adaptive.__init__()"),
+        (lambda: pace("5/second", limits=5), "Pace.__init__()"),
+    ],
+)
+def test_a_wrong_argument_names_the_public_class(call, name):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value).startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("thing", "names"),
+    [
+        (Budget(tokens="5/second"), {"child", "close", "left", "reserve"}),
+        (AsyncBudget(tokens="5/second"), {"child", "close", "left", "reserve"}),
+        (Budget(tokens="5/second").reserve(tokens=1), {"add", "retry_after", "settle", "used"}),
+        (AsyncBudget(tokens="5/second").reserve(tokens=1), {"add", "retry_after", "settle", "used"}),
+        (pace("5/second"), {"aeach", "each", "turn", "wait"}),
+        (Adaptive(), {"hold", "in_flight", "limit"}),
+        (Adaptive().hold(), {"failed"}),
+        (Retry(), {"cap", "first", "max_retries", "pause", "window"}),
+        (PacedTransport(), {"close", "handle_request"}),
+        (AsyncPacedTransport(), {"aclose", "handle_async_request"}),
+        (PacedAdapter(), {"close", "options", "send"}),
+        (PacedMiddleware(), {"close"}),
+    ],
+)
+def test_only_documented_names_are_public(thing, names):
+    assert {name for name in dir(thing) if not name.startswith("_")} == names

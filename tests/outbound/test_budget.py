@@ -81,6 +81,9 @@ def test_a_block_that_is_refused_raises_and_tells_when():
     with pytest.raises(TooLate) as caught, budget.reserve(tokens=600):
         pass
     assert caught.value.retry_after == 6.0
+    assert str(caught.value) == (
+        "budget: expected a turn in time, but it comes in 6 s. Pass a longer timeout to reserve(), or reserve less."
+    )
     with pytest.raises(TooLate, match="this cost can never pass a capacity of 6000"), budget.reserve(tokens=6001):
         pass
     with pytest.raises(AlreadySettled, match="it was refused"):
@@ -110,6 +113,18 @@ def test_waiting_is_first_come_first_served_and_bounded():
         held = await budget.reserve(tokens=1)
         assert not held
         await budget.close()
+
+    asyncio.run(main())
+
+
+def test_a_reservation_that_is_awaited_and_then_entered_is_taken_once():
+    async def main():
+        budget = AsyncBudget(requests="60/minute", tokens="6000/minute", clock=FakeClock())
+        reservation = await budget.reserve(tokens=1000)
+        async with reservation as spending:
+            await spending.add(tokens=30)
+            assert spending.used == {"tokens": 30}
+        assert await budget.left() == {"requests": 59, "tokens": 5970}
 
     asyncio.run(main())
 

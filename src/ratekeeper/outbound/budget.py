@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.check import Check, whole_cost
 from ratekeeper.decision import binding, longest_wait
-from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, did_you_mean, shown
+from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.flow.acquire import acquire_plan
 from ratekeeper.flow.run import AsyncFlowRunner, FlowRunner
 from ratekeeper.flow.settle import ask, give_back
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from ratekeeper.decision import Decision
     from ratekeeper.flow.effects import Flow
     from ratekeeper.keys import Key
+    from ratekeeper.limit import Limit, LimitSet
     from ratekeeper.outbound.limits import Limits
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
+OPTIONS = ("name", "key", "store", "clock", "parent")
 ADVICE = "Pass a longer timeout to reserve(), or reserve less."
 
 
@@ -66,9 +68,8 @@ class BudgetLevel:
             raise InvalidInput(f"parent: expected a Budget, got {shown(parent)}.")
         encode(key)
         self.key = key
-        self.limits = {unit: parse_limits(limit) for unit, limit in limits.items()}
-        for unit, limit in self.limits.items():
-            expect_rate(unit, limit)
+        owner = "AsyncBudget" if asynchronous else "Budget"
+        self.limits = {unit: unit_limit(owner, unit, limit) for unit, limit in limits.items()}
         self.parent: BudgetLevel | None = None if parent is None else parent._level
         self.path: str = name if self.parent is None else f"{self.parent.path}/{name}"
         self.owned_store: Any = None
@@ -122,6 +123,20 @@ class BudgetLevel:
             unit = check.space.rpartition(" ")[2]
             left[unit] = min(left.get(unit, decision.remaining), decision.remaining)
         return {unit: left[unit] for unit in units}
+
+
+def unit_limit(owner: str, unit: str, limit: Limits) -> Limit | LimitSet:
+    """The limit of one unit.  Any keyword may be a unit, so a wrong one may be a misspelled option."""
+    try:
+        parsed = parse_limits(limit)
+    except InvalidLimit:
+        advice = did_you_mean(unit, OPTIONS)
+        if not advice and isinstance(limit, str):
+            raise
+        wanted = f"an option ({', '.join(OPTIONS)}) or a unit with a limit such as '10000/minute'"
+        raise InvalidLimit(f"{owner}: expected {wanted}, got {unit!r}.{advice}") from None  # the cause shows its value
+    expect_rate(unit, parsed)
+    return parsed
 
 
 class UnitReservation:
