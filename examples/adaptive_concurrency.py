@@ -31,7 +31,7 @@ class Row:
 
 
 def simulate(seed: int = 1) -> list[Row]:
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     gradient = Gradient(start=4, least=1, most=1000)
     ends: list[tuple[float, float]] = []  # when a worker ends a request, and when that was sent
     queue: deque[float] = deque()
@@ -44,7 +44,7 @@ def simulate(seed: int = 1) -> list[Row]:
                 while len(ends) + len(queue) < gradient.limit:  # callers never pause: each sends as soon as it may
                     queue.append(now)
                 while queue and len(ends) < workers:
-                    heapq.heappush(ends, (now + SERVICE * chance.uniform(0.8, 1.2), queue.popleft()))
+                    heapq.heappush(ends, (now + SERVICE * generator.uniform(0.8, 1.2), queue.popleft()))
                 now, sent = heapq.heappop(ends)
                 took.append(now - sent)
                 gradient.observe(now - sent, len(ends) + len(queue) + 1)

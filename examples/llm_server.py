@@ -1,7 +1,7 @@
-"""A pretend provider of language models on the loopback: it answers nonsense, and enforces its limits in earnest.
+"""A simulated provider of language models on loopback: its answers are meaningless, but it enforces its limits.
 
-Requests and tokens a minute, each a bucket of its own, kept here by other means than ratekeeper's.  It speaks the
-dialects of two well-known providers: ``/v1/chat/completions`` in one piece, ``/v1/messages`` as a stream.
+Requests and tokens per minute have a bucket each, written without ratekeeper.  It has the APIs of two well-known
+providers: ``/v1/chat/completions`` with whole answers, ``/v1/messages`` with streams.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Provider:
         self.tokens = 0
 
     def admit(self, tokens: int) -> float:
-        """Seconds to wait; 0.0 if the request was admitted and paid."""
+        """Seconds to wait; 0.0 if the request was admitted and charged."""
         with self.lock:
             wait = 0.0
             costs = {"requests": 1, "tokens": tokens}
@@ -53,12 +53,12 @@ class Provider:
 
 
 def count_tokens(text: str) -> int:
-    """About four letters each: good enough for an estimate, and for a pretend bill."""
+    """About four characters each: good enough for an estimate, and for a simulated provider."""
     return max(1, len(text) // 4)
 
 
 def answer_to(prompt: str, most: int) -> list[str]:
-    """Always the same words for the same prompt, fewer than the most that were asked for."""
+    """The same words for the same prompt, at most ``most``."""
     return ["word"] * max(1, min(most, len(prompt) % 40 + 5))
 
 
@@ -70,9 +70,9 @@ def serving(provider: Provider) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            prompt = " ".join(message["content"] for message in asked["messages"])
-            words = answer_to(prompt, asked["max_tokens"])
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            prompt = " ".join(message["content"] for message in body["messages"])
+            words = answer_to(prompt, body["max_tokens"])
             inputs = count_tokens(prompt)
             wait = provider.admit(inputs + len(words))
             if wait:

@@ -10,7 +10,7 @@ STEADY = Retry(first=0.0)
 
 
 class Enforcing:
-    """Answers 200 within its limit and 429 beyond, with a true Retry-After."""
+    """Answers 200 within its limit and 429 above it, with an exact Retry-After."""
 
     def __init__(self, limit="2/second", clock=None):
         self.clock = FakeClock() if clock is None else clock

@@ -1,4 +1,4 @@
-"""A provider of an API that is a function: clients reach it through httpx, and time is in the test's hand."""
+"""A provider of an API that is a function, reached through httpx, on a fake clock."""
 
 import httpx
 
@@ -10,7 +10,7 @@ STEADY = Retry(first=0.0)  # no jitter: exact times
 
 
 class Server:
-    """Answers as a list of (status, headers) says, then 200; remembers when what came."""
+    """Sends the given answers, (status, headers) each, then 200; records the time and path of every request."""
 
     def __init__(self, clock, *answers):
         self.clock = clock

@@ -1,4 +1,4 @@
-"""Adaptive concurrency settles, and gives its places back; a stream of bytes keeps its rate."""
+"""Adaptive concurrency settles near the capacity of the server, and releases its places."""
 
 import asyncio
 
@@ -45,13 +45,13 @@ def test_failures_shrink_it_and_it_grows_only_while_it_is_used():
     grown = gradient.limit
     assert grown > 100
     gradient.observe(0.1, 300)
-    assert gradient.limit == grown // 2  # a look at a quiet day
+    assert gradient.limit == grown // 2  # the response time without load is measured again
     while gradient.probing:
         gradient.observe(0.1, 300)
     assert gradient.limit >= 0.85 * grown
 
 
-def test_a_hold_is_a_place_for_threads_and_tasks_alike():
+def test_threads_and_tasks_share_the_places():
     async def main():
         clock = FakeClock()
         adaptive = Adaptive(start=1, most=3, clock=clock)
@@ -86,7 +86,7 @@ async def holding(adaptive):
         await asyncio.Event().wait()
 
 
-def test_mistakes_are_told_at_once():
+def test_mistakes_raise_at_once():
     with pytest.raises(InvalidInput) as caught:
         Adaptive(start=5, most=4)
     with pytest.raises(InvalidInput, match="adaptive: expected memory:// or Redis"):

@@ -1,4 +1,4 @@
-"""What outbound clients are given by mistake: told when they are made, in our words."""
+"""Wrong arguments of outbound clients raise when the client is made, and the message says what to write."""
 
 import pytest
 
@@ -14,6 +14,10 @@ NO_RATE = "expected a rate, got '2 concurrent', which is held and given back. Us
 NO_OPTION = "expected an option (name, key, store, clock, parent) or a unit with a limit such as '10000/minute'"
 STORE = "Did you mean 'store'?"
 NO_TIMEOUT = "timeout: expected seconds of at least 0, got -1."
+NO_PERIOD = (
+    "limit '5': expected '/' or 'per' after the count, got nothing. "
+    "Write for example '100/minute' or '5 per 10 seconds'."
+)
 NO_LIMIT = "limits: expected a limit or a list of them, got 5."
 
 
@@ -27,7 +31,7 @@ NO_LIMIT = "limits: expected a limit or a list of them, got 5."
         ({"retry": 5}, "retry: expected a Retry such as Retry(max_retries=5), got 5."),
     ],
 )
-def test_a_paced_client_is_made_of_what_it_needs(kind, options, message):
+def test_wrong_arguments_of_a_paced_client(kind, options, message):
     with pytest.raises(InvalidInput) as caught:
         kind(**options)
     assert str(caught.value) == message
@@ -49,12 +53,13 @@ def test_a_paced_client_is_made_of_what_it_needs(kind, options, message):
             lambda: Budget(tokens="5/second", stores="redis://:password@h"),
             f"Budget: {NO_OPTION}, got 'stores'. {STORE}",
         ),
+        (lambda: Budget(tokens="5"), NO_PERIOD),
         (lambda: AsyncBudget(tokens=5), f"AsyncBudget: {NO_OPTION}, got 'tokens'."),
         (lambda: Budget(tokens="5/second").reserve(tokens=1, timeout=-1), NO_TIMEOUT),
         (lambda: throttle_bytes([b"a"], 5), "rate 5: expected bytes and a time, such as '1 MB/s', got 5."),
     ],
 )
-def test_everything_else_too(make, message):
+def test_wrong_arguments_of_everything_else(make, message):
     with pytest.raises(InvalidInput) as caught:
         make()
     assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""Several units taken together, at every level, and settled when the bill comes."""
+"""Several units reserved together, at every level, and settled afterwards."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ratekeeper import AlreadySettled, InvalidCost, InvalidInput
 from ratekeeper.outbound import AsyncBudget, Budget, TooLate
+from ratekeeper.stores import MemoryStore
 from ratekeeper.testing import FakeClock
 from tests import tier
 
@@ -40,7 +41,7 @@ def test_an_estimate_is_settled_for_what_was_used():
         spending.settle(tokens=2500)
     assert budget.left() == {"requests": 58, "tokens": 2000}
     with budget.reserve(tokens=10) as spending:
-        spending.settle(tokens=9999)  # as far as it is there
+        spending.settle(tokens=9999)  # never below zero
     assert budget.left() == {"requests": 57, "tokens": 0}
     with pytest.raises(AlreadySettled, match="budget: expected a reservation that is open, but it was settled already"):
         spending.settle(tokens=1)
@@ -71,11 +72,11 @@ def test_a_failure_gives_everything_back_but_what_was_used():
     with pytest.raises(OSError, match="gone"), budget.reserve(tokens=1000) as spending:
         half(spending)
     assert budget.left() == {"requests": 59, "tokens": 5930}
-    budget.reserve(tokens=30)  # left alone, it stays as taken
+    budget.reserve(tokens=30)  # never settled: it stays charged
     assert budget.left() == {"requests": 58, "tokens": 5900}
 
 
-def test_a_block_that_is_refused_raises_and_tells_when():
+def test_a_refused_block_raises_with_the_time_to_wait():
     _, budget = make()
     budget.reserve(tokens=6000)
     with pytest.raises(TooLate) as caught, budget.reserve(tokens=600):
@@ -110,8 +111,7 @@ def test_waiting_is_first_come_first_served_and_bounded():
         )
         assert served == [("first", 0.0), ("hasty", 32.0), ("large", 30.0), ("small", 31.0)]
         assert await budget.left() == {"requests": 59, "tokens": 0}
-        held = await budget.reserve(tokens=1)
-        assert not held
+        assert not await budget.reserve(tokens=1)
         await budget.close()
 
     asyncio.run(main())
@@ -171,7 +171,19 @@ def test_a_waiting_child_holds_up_no_other():
     asyncio.run(main())
 
 
-def test_mistakes_are_told_at_once():
+def test_a_budget_closes_the_store_that_it_opened():
+    async def main():
+        await AsyncBudget(tokens="60/minute", store="redis://127.0.0.1:1").close()
+        store = MemoryStore()
+        await AsyncBudget(tokens="60/minute", store=store).close()
+        Budget(tokens="60/minute", store=store).close()
+        assert Budget(tokens="60/minute", store=store).reserve(tokens=60)
+
+    Budget(tokens="60/minute").close()
+    asyncio.run(main())
+
+
+def test_mistakes_raise_at_once():
     with pytest.raises(InvalidInput, match="budget: expected a limit for at least one unit"):
         Budget()
     _, budget = make()
@@ -187,7 +199,7 @@ def test_mistakes_are_told_at_once():
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    """Random reservations and settlements: what is charged at each level is what was reserved, then what was used."""
+    """Random reservations and settlements: every level is charged the reservation, and then the actual usage."""
 
     @initialize()
     def start(self):
@@ -203,10 +215,10 @@ class BudgetMachine(RuleBasedStateMachine):
         room = 5000 - self.spent["parent"]
         if which == "child":
             room = min(room, 3000 - self.spent["child"])
-        held = getattr(self, which).reserve(tokens=tokens)
-        assert bool(held) == (tokens <= room)
-        if held:
-            self.open.append((which, tokens, held))
+        reservation = getattr(self, which).reserve(tokens=tokens)
+        assert bool(reservation) == (tokens <= room)
+        if reservation:
+            self.open.append((which, tokens, reservation))
             self.charge(which, tokens)
 
     def charge(self, which, tokens):
@@ -218,12 +230,12 @@ class BudgetMachine(RuleBasedStateMachine):
     def settle(self, data, actual, failed):
         if not self.open:
             return
-        which, tokens, held = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        which, tokens, reservation = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
         if failed:
-            held.__exit__(OSError, None, None)
+            reservation.__exit__(OSError, None, None)
             self.charge(which, -tokens)
         else:
-            held.settle(tokens=actual)
+            reservation.settle(tokens=actual)
             self.charge(which, actual - tokens)
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Each client library against a real server that enforces a limit; time is in the test's hand."""
+"""Every client library retries a server that refuses connections."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def nowhere():
 
 
 @pytest.mark.parametrize("library", ["httpx", "requests", "aiohttp"])
-def test_a_server_that_is_not_there_is_tried_again_and_then_reported(library, nowhere):
+def test_a_refused_connection_is_retried_and_then_raised(library, nowhere):
     clock = FakeClock()
     retry = Retry(2, first=1.0)
     if library == "httpx":

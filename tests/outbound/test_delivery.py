@@ -30,7 +30,7 @@ def test_requests_leave_at_a_pace():
     assert server.times == [0.0, 0.5, 1.0, 1.5, 1.5]  # another host has a pace of its own
 
 
-def test_hosts_and_routes_have_paces_of_their_own():
+def test_each_host_and_route_has_its_own_pace():
     clock = FakeClock()
     server = Server(clock)
     limits = {"api.example.com": "10/second", "api.example.com/search": "1/second"}
@@ -41,7 +41,7 @@ def test_hosts_and_routes_have_paces_of_their_own():
     assert server.times == [0.0, 1.0, 1.1, 1.2, 1.2]
 
 
-def test_a_key_says_who_is_counted():
+def test_a_key_function_chooses_what_is_counted():
     clock = FakeClock()
     server = Server(clock)
     with client(server, clock, limit="1/second", key=lambda request: request.headers["x-tenant"]) as session:
@@ -92,15 +92,15 @@ def test_a_wait_that_is_too_long_is_not_begun():
         ((503, {}), [0.0, 0.0]),
         ((500, {"retry-after": "3"}), [0.0]),
         ((404, {}), [0.0]),
-        ((429, {"retry-after": "31"}), [0.0]),  # longer than anybody waits
+        ((429, {"retry-after": "31"}), [0.0]),  # longer than max_wait
         ((429, {"retry-after": "9" * 40}), [0.0]),
         ((429, {"retry-after": "-1"}), [0.0, 0.0]),
-        ((429, {"retry-after": "7", "age": "5"}), [0.0, 0.0]),  # out of a cache
+        ((429, {"retry-after": "7", "age": "5"}), [0.0, 0.0]),  # a cached response
         (httpx.ConnectError("refused"), [0.0, 0.0]),
         (httpx.ReadTimeout("slow"), [0.0, 0.0]),
     ],
 )
-def test_what_is_sent_again_and_when(answer, times):
+def test_which_answers_are_retried_and_when(answer, times):
     clock = FakeClock()
     server = Server(clock, answer)
     with client(server, clock) as session:
@@ -112,14 +112,14 @@ def test_what_is_sent_again_and_when(answer, times):
 @pytest.mark.parametrize(
     ("answer", "plain", "with_key"),
     [
-        ((429, {"retry-after": "7"}), 2, 2),  # what was refused was not done
+        ((429, {"retry-after": "7"}), 2, 2),  # a refused request was not carried out
         ((503, {"retry-after": "7"}), 1, 2),
         ((502, {}), 1, 2),
         (httpx.ConnectError("refused"), 2, 2),
         (httpx.ReadError("reset"), 1, 2),
     ],
 )
-def test_what_may_have_been_done_is_done_again_only_if_that_is_the_same(answer, plain, with_key):
+def test_a_request_that_may_have_been_carried_out_is_retried_only_if_it_is_idempotent(answer, plain, with_key):
     for headers, count in (({}, plain), ({"idempotency-key": "k1"}, with_key)):
         clock = FakeClock()
         server = Server(clock, answer)
@@ -132,13 +132,13 @@ def test_what_may_have_been_done_is_done_again_only_if_that_is_the_same(answer, 
         assert len(server.came) == count
 
 
-def test_a_body_that_is_gone_is_not_sent_again():
+def test_a_body_that_can_be_read_once_is_not_sent_again():
     clock = FakeClock()
     server = Server(clock, (429, {"retry-after": "1"}))
     with client(server, clock) as session:
         assert session.put(URL, content=iter([b"once"])).status_code == 429
         assert session.put(URL, content=b"bytes").status_code == 200
-    assert server.times == [0.0, 1.0]  # ... but the second waited as the first was told
+    assert server.times == [0.0, 1.0]  # the second waited for the cooldown of the first
 
 
 def test_retries_end():
@@ -218,7 +218,7 @@ def test_without_its_store_a_client_paces_by_itself():
         (lambda: PacedTransport(limit={"/x": "1/s"}), "limit: expected a host, or a host and a path, got '/x'."),
     ],
 )
-def test_mistakes_are_told_at_once(make, message):
+def test_mistakes_raise_at_once(make, message):
     with pytest.raises(InvalidInput) as caught:
         make()
     assert str(caught.value) == message

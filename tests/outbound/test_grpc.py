@@ -1,4 +1,4 @@
-"""The gRPC client interceptors, against real servers on loopback, plain and async."""
+"""The gRPC client interceptors against real servers on loopback, sync and async."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +18,11 @@ from ratekeeper.outbound.grpc import PacedInterceptor, PacingTimeout, paced_inte
 from ratekeeper.outbound.response_limits import read_grpc
 from ratekeeper.testing import FakeClock
 
-SURE = Retry(max_retries=3, first=0.0)  # waits exactly as told
+STEADY = Retry(max_retries=3, first=0.0)  # no jitter: exact times
 
 
 class Shop:
-    """A server that does as ``script`` says, call by call: None answers, else (code, trailing metadata)."""
+    """A server that follows ``script`` call by call: None answers, else (code, trailing metadata) refuses."""
 
     def __init__(self, clock=None):
         self.clock = clock
@@ -50,7 +50,7 @@ class Shop:
         yield from (b"a", b"b")
 
     def sum(self, requests, context):
-        parts = list(requests)  # first, as a client that still writes to a call that was ended sees INTERNAL
+        parts = list(requests)  # read all first: a client that still writes to an ended call sees INTERNAL
         self.answer(context)
         return b"".join(parts)
 
@@ -77,23 +77,23 @@ class Shop:
             server.stop(None).wait()
 
     @contextmanager
-    def plain(self, *interceptors, **words):
-        interceptor = PacedInterceptor(**words)
+    def sync_channel(self, *interceptors, **options):
+        interceptor = PacedInterceptor(**options)
         with self.serving(*interceptors) as target, grpc.insecure_channel(target) as channel:
             yield grpc.intercept_channel(channel, interceptor), interceptor
         interceptor.close()
 
     @asynccontextmanager
-    async def loop(self, *interceptors, **words):
+    async def async_channel(self, *interceptors, **options):
         with self.serving(*interceptors) as target:
-            made = paced_interceptors(**words)
-            async with grpc.aio.insecure_channel(target, interceptors=made) as channel:
-                yield channel, made[0]
-            await made[0].close()
+            paced = paced_interceptors(**options)
+            async with grpc.aio.insecure_channel(target, interceptors=paced) as channel:
+                yield channel, paced[0]
+            await paced[0].close()
 
 
 def later(seconds):
-    """Told by RetryInfo."""
+    """A refusal with a RetryInfo."""
     return grpc.StatusCode.RESOURCE_EXHAUSTED, (
         ("grpc-status-details-bin", status_of(8, "later", int(seconds * 1_000_000))),
     )
@@ -103,18 +103,18 @@ EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED, ()
 GONE = grpc.StatusCode.UNAVAILABLE, ()
 
 
-def call(shop, colour, method="One", kind="unary_unary", count=1, request=b"x", interceptors=(), timeout=None, **words):
-    """Call so often, and return what came: an answer or the name of a code.
+def call(shop, mode, method="One", kind="unary_unary", count=1, request=b"x", interceptors=(), timeout=None, **words):
+    """Make ``count`` calls; return the answer of each, or the name of its status code.
 
-    How a stream ended is heard in the background: the second call waits until it was.
+    The status of a stream is read in the background: the second call waits until that is done.
     """
     streams = kind != "unary_unary"
 
-    def is_unheard(channel):
-        refused = len(shop.times) == 1 and found[0] == "RESOURCE_EXHAUSTED"
+    def is_pending(channel):
+        refused = len(shop.times) == 1 and results[0] == "RESOURCE_EXHAUSTED"
         return streams and refused and not channel.pacer.cooldowns.ends
 
-    found = []
+    results = []
 
     def failure(error):
         return error.code().name
@@ -122,34 +122,34 @@ def call(shop, colour, method="One", kind="unary_unary", count=1, request=b"x", 
     def sent():
         return iter(request) if isinstance(request, list) else request
 
-    if colour == "plain":
-        with shop.plain(*interceptors, clock=shop.clock, **words) as (channel, own):
+    if mode == "sync":
+        with shop.sync_channel(*interceptors, clock=shop.clock, **words) as (channel, own):
             for _ in range(count):
                 try:
                     got = getattr(channel, kind)(f"/shop.Orders/{method}")(sent(), timeout=timeout)
-                    found.append(got if isinstance(got, bytes) else list(got))
+                    results.append(got if isinstance(got, bytes) else list(got))
                 except grpc.RpcError as error:
-                    found.append(failure(error))
-                while is_unheard(own._channel):
+                    results.append(failure(error))
+                while is_pending(own._channel):
                     pass
-            return found
+            return results
 
     async def main():
-        async with shop.loop(*interceptors, clock=shop.clock, **words) as (channel, own):
+        async with shop.async_channel(*interceptors, clock=shop.clock, **words) as (channel, own):
             for _ in range(count):
                 try:
                     made = getattr(channel, kind)(f"/shop.Orders/{method}")(sent(), timeout=timeout)
-                    found.append([part async for part in made] if kind.endswith("stream") else await made)
+                    results.append([part async for part in made] if kind.endswith("stream") else await made)
                 except grpc.RpcError as error:
-                    found.append(failure(error))
-                while is_unheard(own._channel) or own._channel.background:  # noqa: ASYNC110
+                    results.append(failure(error))
+                while is_pending(own._channel) or own._channel.background:  # noqa: ASYNC110
                     await asyncio.sleep(0)
-            return found
+            return results
 
     return asyncio.run(main())
 
 
-colours = pytest.mark.parametrize("colour", ["plain", "loop"])
+both_modes = pytest.mark.parametrize("mode", ["sync", "async"])
 KINDS = [
     ("One", "unary_unary", b"x", b"x"),
     ("Many", "unary_stream", b"x", [b"a", b"b"]),
@@ -158,47 +158,47 @@ KINDS = [
 ]
 
 
-@colours
+@both_modes
 @pytest.mark.parametrize(("method", "kind", "request_", "answer"), KINDS)
-def test_calls_of_every_kind_leave_at_a_pace(colour, method, kind, request_, answer):
+def test_calls_of_every_kind_leave_at_a_pace(mode, method, kind, request_, answer):
     shop = Shop(FakeClock())
-    assert call(shop, colour, method, kind, 4, request_, limit="2/second") == [answer] * 4
+    assert call(shop, mode, method, kind, 4, request_, limit="2/second") == [answer] * 4
     assert shop.times == [0.0, 0.5, 1.0, 1.5]
 
 
-@colours
-def test_a_refusal_is_waited_for_as_told_and_called_again(colour):
+@both_modes
+def test_after_a_refusal_the_client_waits_as_the_server_asks_and_retries(mode):
     shop = Shop(FakeClock())
     shop.script = [later(7), (EXHAUSTED[0], (("grpc-retry-pushback-ms", "1500"),))]
-    assert call(shop, colour, retry=SURE) == [b"x"]
+    assert call(shop, mode, retry=STEADY) == [b"x"]
     assert shop.times == [0.0, 7.0, 8.5]
 
 
-@colours
-def test_nobody_is_earlier_than_told_and_the_jitter_comes_after_it(colour):
+@both_modes
+def test_the_jitter_comes_after_the_wait_that_the_server_asks_for(mode):
     shop = Shop(FakeClock())
     shop.script = [later(3)]
-    assert call(shop, colour, retry=Retry(first=2.0)) == [b"x"]
+    assert call(shop, mode, retry=Retry(first=2.0)) == [b"x"]
     assert 3.0 <= shop.times[1] <= 5.0
 
 
-@colours
-def test_our_own_server_and_client_understand_each_other(colour):
+@both_modes
+def test_our_own_server_and_client_understand_each_other(mode):
     clock = FakeClock()
     shop = Shop(clock)
     rules = {"rules": [{"name": "orders", "by": "all", "limit": "2/minute"}]}
     guard = RateLimitInterceptor(Policy.parse(rules, clock=clock))
     # The client learns from the fields that little is left, so it is not even refused.
-    assert call(shop, colour, count=4, interceptors=[guard], retry=SURE, max_wait=None) == [b"x"] * 4
+    assert call(shop, mode, count=4, interceptors=[guard], retry=STEADY, max_wait=None) == [b"x"] * 4
     assert len(shop.times) == 4
     assert shop.times[-1] >= 60.0
 
 
-@colours
+@both_modes
 @pytest.mark.parametrize(
     ("answer", "idempotent", "calls"),
     [
-        (EXHAUSTED, True, 1),  # perhaps a message that is too large: nobody said to come back
+        (EXHAUSTED, True, 1),  # perhaps a message that is too large: the server asks for no wait
         ((EXHAUSTED[0], (("grpc-retry-pushback-ms", "-1"),)), True, 1),
         ((grpc.StatusCode.INVALID_ARGUMENT, ()), True, 1),
         ((grpc.StatusCode.DEADLINE_EXCEEDED, ()), True, 1),
@@ -208,35 +208,35 @@ def test_our_own_server_and_client_understand_each_other(colour):
         (later(1), False, 3),
     ],
 )
-def test_what_is_called_again(colour, answer, idempotent, calls):
+def test_which_calls_are_retried(mode, answer, idempotent, calls):
     shop = Shop(FakeClock())
     shop.script = [answer] * 5
     words = {"idempotent": ["/shop.Orders/One"]} if idempotent else {}
-    assert call(shop, colour, retry=Retry(max_retries=2), **words) == [answer[0].name]
+    assert call(shop, mode, retry=Retry(max_retries=2), **words) == [answer[0].name]
     assert len(shop.times) == calls
 
 
-@colours
+@both_modes
 @pytest.mark.parametrize(("method", "kind", "request_", "answer"), KINDS[1:])
-def test_a_stream_is_not_sent_again_but_its_refusal_is_heard(colour, method, kind, request_, answer):
+def test_a_stream_is_not_retried_but_its_refusal_starts_a_cooldown(mode, method, kind, request_, answer):
     shop = Shop(FakeClock())
     shop.script = [later(9)]
-    assert call(shop, colour, method, kind, 2, request_, retry=SURE) == ["RESOURCE_EXHAUSTED", answer]
+    assert call(shop, mode, method, kind, 2, request_, retry=STEADY) == ["RESOURCE_EXHAUSTED", answer]
     assert shop.times == [0.0, 9.0]
 
 
-@colours
-def test_a_turn_that_comes_too_late_is_a_deadline_exceeded_and_nothing_is_sent(colour):
+@both_modes
+def test_a_turn_that_comes_too_late_is_a_deadline_exceeded_and_nothing_is_sent(mode):
     shop = Shop(FakeClock())
-    assert call(shop, colour, count=3, limit="1/minute burst 1 gcra", max_wait=5) == [b"x", *["DEADLINE_EXCEEDED"] * 2]
+    assert call(shop, mode, count=3, limit="1/minute burst 1 gcra", max_wait=5) == [b"x", *["DEADLINE_EXCEEDED"] * 2]
     assert len(shop.times) == 1
 
 
-@colours
-def test_the_timeout_of_a_call_bounds_its_waits(colour):
+@both_modes
+def test_the_timeout_of_a_call_bounds_its_waits(mode):
     shop = Shop(FakeClock())
     shop.script = [later(28)]
-    found = call(shop, colour, count=2, retry=SURE, timeout=25)  # enough for a call on any machine
+    found = call(shop, mode, count=2, retry=STEADY, timeout=25)  # enough for a call on any machine
     assert found == ["RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"]
     assert len(shop.times) == 1
     assert 0 < shop.timeouts[0] <= 25.5  # gRPC sends few digits, rounded up
@@ -244,7 +244,7 @@ def test_the_timeout_of_a_call_bounds_its_waits(colour):
 
 def test_the_error_is_a_limit_exceeded_too():
     shop = Shop(FakeClock())
-    with shop.plain(clock=shop.clock, limit="1/minute burst 1 gcra", max_wait=0) as (channel, _):
+    with shop.sync_channel(clock=shop.clock, limit="1/minute burst 1 gcra", max_wait=0) as (channel, _):
         one = channel.unary_unary("/shop.Orders/One")
         one(b"x")
         with pytest.raises(PacingTimeout) as caught:
@@ -258,10 +258,10 @@ def test_the_error_is_a_limit_exceeded_too():
     assert caught.value.details() == str(caught.value)
 
 
-def test_a_future_is_paced_and_heard_and_not_called_again():
+def test_a_future_is_paced_and_not_retried_but_its_refusal_starts_a_cooldown():
     shop = Shop(FakeClock())
     shop.script = [later(4)]
-    with shop.plain(clock=shop.clock, retry=SURE) as (channel, interceptor):
+    with shop.sync_channel(clock=shop.clock, retry=STEADY) as (channel, interceptor):
         one = channel.unary_unary("/shop.Orders/One")
         shop.gate.clear()
         future = one.future(b"x")
@@ -273,16 +273,16 @@ def test_a_future_is_paced_and_heard_and_not_called_again():
     assert shop.times == [0.0, 4.0]
 
 
-def test_limits_by_service_and_method_and_keys_of_ones_own():
+def test_limits_by_service_and_method_and_a_key_function():
     shop = Shop(FakeClock())
-    with shop.plain(clock=shop.clock, limit={"shop.Orders/Many": "1/second"}) as (channel, _):
+    with shop.sync_channel(clock=shop.clock, limit={"shop.Orders/Many": "1/second"}) as (channel, _):
         for _ in range(3):
             channel.unary_unary("/shop.Orders/One")(b"x")
             list(channel.unary_stream("/shop.Orders/Many")(b"x"))
     assert shop.times == [0.0, 0.0, 0.0, 1.0, 1.0, 2.0]
     shop = Shop(FakeClock())
     tenant = lambda details: dict(details.metadata)["tenant"]  # noqa: E731
-    with shop.plain(clock=shop.clock, limit="1/second", key=tenant) as (channel, _):
+    with shop.sync_channel(clock=shop.clock, limit="1/second", key=tenant) as (channel, _):
         for name in ("a", "b", "a"):
             channel.unary_unary("/shop.Orders/One")(b"x", metadata=[("tenant", name)])
     assert shop.times == [0.0, 0.0, 1.0]
@@ -292,7 +292,7 @@ def test_cancelling_an_async_call_that_waits_gives_its_place_back():
     async def main():
         clock = FakeClock(auto=False)
         shop = Shop(clock)
-        async with shop.loop(clock=clock, limit="1/second") as (channel, own):
+        async with shop.async_channel(clock=clock, limit="1/second") as (channel, own):
             one = channel.unary_unary("/shop.Orders/One")
             await one(b"x")
             waiting = asyncio.ensure_future(as_coroutine(one(b"x")))
@@ -329,20 +329,20 @@ def test_cancelling_an_async_call_that_waits_gives_its_place_back():
         [("x-bin", b"\x00")],
     ],
 )
-def test_nonsense_in_metadata_is_no_trouble(metadata):
-    told = read_grpc(metadata)
-    assert told.wait is None or 0 <= told.wait <= 400 * 86_400
+def test_malformed_metadata_is_ignored(metadata):
+    wait = read_grpc(metadata).wait
+    assert wait is None or 0 <= wait <= 400 * 86_400
 
 
-def test_the_fields_of_our_own_servers_are_read_where_nothing_else_is():
-    told = read_grpc([("retry-after", "3"), ("ratelimit", '"orders";r=0;t=9')])
-    assert (told.retry_after, told.quotas[0].remaining) == (3.0, 0)
+def test_the_fields_of_our_own_servers_are_read_unless_there_is_a_retry_info():
+    limits = read_grpc([("retry-after", "3"), ("ratelimit", '"orders";r=0;t=9')])
+    assert (limits.retry_after, limits.quotas[0].remaining) == (3.0, 0)
     info = read_grpc([("retry-after", "3"), ("grpc-status-details-bin", status_of(8, "", 1_500_000))])
     assert info.retry_after == 1.5
 
 
-def test_a_fleet_shares_its_pace_and_its_holds_through_redis(redis_server):
-    """One of two clients is told to wait: the other waits too."""
+def test_a_fleet_shares_its_cooldowns_through_redis(redis_server):
+    """The server refuses one of two clients: the other waits too."""
 
     async def main():
         shop = Shop()
@@ -351,7 +351,7 @@ def test_a_fleet_shares_its_pace_and_its_holds_through_redis(redis_server):
             "name": f"fleet {id(shop)}",
             "retry": Retry(max_retries=0),
         }
-        async with shop.loop(**words) as (one, _), shop.loop(**words, max_wait=1) as (other, _):
+        async with shop.async_channel(**words) as (one, _), shop.async_channel(**words, max_wait=1) as (other, _):
             shop.script = [later(30)]
             with pytest.raises(grpc.RpcError, match="scripted"):
                 await one.unary_unary("/shop.Orders/One")(b"x")

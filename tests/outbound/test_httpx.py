@@ -9,7 +9,7 @@ from tests.outbound.enforcing import STEADY, Enforcing
 from tests.outbound.web import serving
 
 
-def test_httpx_both_colours():
+def test_httpx_sync_and_async():
     server = Enforcing()
     with serving(server) as url:
         with httpx.Client(transport=PacedTransport(limit="2/second", clock=server.clock)) as client:

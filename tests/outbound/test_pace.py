@@ -8,7 +8,6 @@ import pytest
 
 from ratekeeper.outbound import Pace, TooLate, pace
 from ratekeeper.outbound import pace as pace_module
-from ratekeeper.outbound.limits import paced_limit
 from ratekeeper.testing import FakeClock
 
 
@@ -62,7 +61,7 @@ def test_a_block_and_a_loop_wait_for_their_turn():
     asyncio.run(main())
 
 
-def test_threads_and_tasks_stand_in_one_line():
+def test_threads_and_tasks_wait_in_one_queue():
     clock = FakeClock()
     steady = Pace("10/second", clock=clock)
     turns = []
@@ -98,19 +97,3 @@ def test_keys_costs_and_deadlines():
         steady.wait("a")
     with pytest.raises(TooLate, match="this cost can never pass a capacity of 10"):
         steady.wait("a", cost=11)
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ("50/second", "50/second burst 7 leaky_bucket"),
-        ("1/minute", "1/minute burst 2 leaky_bucket"),
-        ("50/second burst 3", "50/second burst 3"),
-        ("50/second gcra", "50/second"),
-        ("unlimited", "unlimited"),
-        (["10/second", "1000/hour"], "10/second burst 2 leaky_bucket, 1000/hour"),
-    ],
-)
-def test_a_plain_limit_is_spread_evenly(given, found):
-    assert str(paced_limit(given)) == found
-    assert paced_limit(paced_limit(given)) == paced_limit(given)

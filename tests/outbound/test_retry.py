@@ -42,8 +42,8 @@ def test_a_thousand_refused_clients_come_back_spread_and_never_early():
 
 @given(st.integers(0, 100), st.none() | st.integers(0, 10**12), st.integers())
 @settings(max_examples=tier.examples(200))
-def test_a_pause_is_never_earlier_than_told_nor_later_than_its_window(tries, told, seed):
+def test_a_pause_is_never_shorter_than_the_servers_wait_nor_longer_than_its_window(tries, wait, seed):
     retry = Retry(first=0.5, cap=20)
-    pause = retry.pause(tries, told, random.Random(seed))
-    assert (told or 0) <= pause <= (told or 0) + retry.window(tries) * 1_000_000
+    pause = retry.pause(tries, wait, random.Random(seed))
+    assert (wait or 0) <= pause <= (wait or 0) + retry.window(tries) * 1_000_000
     assert retry.window(tries) == min(20.0, 0.5 * 2**tries)

@@ -3,6 +3,8 @@
 import httpx
 
 from ratekeeper import Limiter
+from ratekeeper.outbound.response_limits import Quota
+from ratekeeper.outbound.server_quota import ServerQuotas
 from ratekeeper.testing import FakeClock
 from tests.outbound.provider import URL, client
 
@@ -51,3 +53,13 @@ def test_what_is_learned_settles_at_the_rate_of_a_bucket():
             session.get(URL)
     assert answers.count(False) == 0
     assert len(answers) >= 0.97 * 50 * 20
+
+
+def test_only_quotas_that_count_requests_and_have_a_reset_are_learned(monkeypatch):
+    monkeypatch.setattr("ratekeeper.outbound.server_quota.MOST_KEYS", 2)
+    quotas = ServerQuotas()
+    quotas.observe("a", [Quota("tokens", 0, 9.0, unit="tokens"), Quota("requests", 0)], 0)
+    assert quotas.wait("a", 0) == 0
+    for key in ("a", "b", "c"):  # the oldest of too many keys is forgotten
+        quotas.observe(key, [Quota("requests", 0, 9.0)], 0)
+    assert [quotas.wait(key, 0) for key in "abc"] == [0, 9_000_000, 9_000_000]
