@@ -4,6 +4,7 @@
    least 97 % of its capacity used, on Redis and in shared memory; compared with plain retries by tenacity.
 2. 1,000 clients that were refused with ``Retry-After: 30``: none comes back early, all spread over the window.
 3. 1,000 calls paced at 200 per second in one process: how late each is, compared with aiolimiter and pyrate-limiter.
+4. The processor time that PacedTransport adds to a request that need not wait.
 """
 
 from __future__ import annotations
@@ -236,6 +237,7 @@ def after_a_reset() -> None:
 
 CALLS = 1000
 PER_SECOND = 200
+REQUESTS = 5000
 
 
 async def lateness(turn: Callable[[], Awaitable[object]], burst: int) -> list[float]:
@@ -291,8 +293,29 @@ def precision() -> None:
     table(f"{CALLS:,} calls at {PER_SECOND}/second, best of 5 interleaved runs", head, rows)
 
 
+def overhead() -> None:
+    """Time a transport that answers in this process, alone and through PacedTransport."""
+    import httpx
+
+    from ratekeeper.outbound.httpx import PacedTransport
+
+    inner = httpx.MockTransport(lambda request: httpx.Response(200))
+    request = httpx.Request("GET", "https://example.org/items")
+    transports = {"inner transport": inner, "PacedTransport": PacedTransport(inner, limit="1000000000/minute")}
+    micros: dict[str, list[float]] = {}
+    for _ in range(5):
+        for name, transport in transports.items():
+            start = time.process_time()
+            for _ in range(REQUESTS):
+                transport.handle_request(request)
+            micros.setdefault(name, []).append((time.process_time() - start) / REQUESTS * 1e6)
+    rows = [[name, f"{min(runs):.1f}", " ".join(f"{run:.1f}" for run in runs)] for name, runs in micros.items()]
+    table("Processor time of one request, best of 5 interleaved runs", ["", "µs", "all runs"], rows)
+
+
 def main() -> None:
     conditions()
+    overhead()
     after_a_reset()
     precision()
     against_a_server()
