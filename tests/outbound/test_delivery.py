@@ -11,6 +11,7 @@ from ratekeeper import LimitExceeded
 from ratekeeper.errors import InvalidInput
 from ratekeeper.outbound import Retry, TooLate
 from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport, PacingTimeout
+from ratekeeper.stores import MemoryStore
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests import tier
@@ -174,6 +175,49 @@ def test_a_cancelled_request_gives_its_place_back():
         assert len(server.times) == 3
 
     asyncio.run(main())
+
+
+class Slow(MemoryStore):
+    """A store that takes ``seconds`` to answer a check."""
+
+    seconds = 0.0
+
+    def check(self, plan):
+        decisions = super().check(plan)
+        self.clock.advance(self.seconds)
+        return decisions
+
+
+def test_a_turn_that_comes_too_late_because_the_store_is_slow_is_given_back():
+    clock = FakeClock()
+    store = Slow(clock=clock)
+    server = Server(clock)
+    transport = PacedTransport(httpx.MockTransport(server), limit="6/minute", store=store, max_wait=12)
+    with httpx.Client(transport=transport) as session:
+        session.get(URL)
+        store.seconds = 5.0
+        with pytest.raises(PacingTimeout, match="it comes in 10 s"):
+            session.get(URL)  # five seconds for the answer, and ten until the turn
+        store.seconds = 0.0
+        session.get(URL)  # the place that was given back
+    assert server.times == [0.0, 10.0]
+
+
+@pytest.mark.parametrize("limit", ["10/second", "10/second burst 1 gcra", ["10/second", "30/minute burst 8"]])
+def test_requests_that_come_at_once_leave_in_order_at_the_pace(limit):
+    async def main():
+        clock = FakeClock()
+        server = Server(clock)
+        transport = AsyncPacedTransport(httpx.MockTransport(server), limit=limit, clock=clock)
+        async with httpx.AsyncClient(transport=transport) as session:
+            await asyncio.gather(*[session.get(f"https://h/{number}") for number in range(12)])
+        return server
+
+    server = asyncio.run(main())
+    assert [path for _, path in server.came] == [f"/{number}" for number in range(12)]
+    gaps = [round(later - sooner, 6) for sooner, later in zip(server.times, server.times[1:], strict=False)]
+    assert gaps[:7] == [0.1] * 7
+    assert all(gap >= 0.1 for gap in gaps)
 
 
 def test_priorities_go_first():

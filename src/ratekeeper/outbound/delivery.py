@@ -201,13 +201,11 @@ def take_turn(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow
         if cooldown:
             yield from sleep_in_time(pacer, request, pacer.pause(0, cooldown), cooldown, deadline)
             continue
-        now = pacer.clock.nanos() // 1000
-        wait = pacer.quotas.wait(key, now)
+        wait = pacer.quotas.wait(key, pacer.clock.nanos() // 1000)
         if wait:
             yield from sleep_in_time(pacer, request, wait, wait, deadline)
-            now = pacer.clock.nanos() // 1000
         if checks:
-            decisions = yield from acquire(pacer, request, None if deadline is None else max(0, deadline - now))
+            decisions = yield from acquire(pacer, request, deadline)
             if not all(decisions):
                 raise TooLate(binding(decisions), request.name)
         if not cooldowns.remaining(key):
@@ -223,21 +221,22 @@ def sleep_in_time(pacer: Pacer, request: PacedRequest, wait: int, retry_after: i
     yield Sleep(wait)
 
 
-def acquire(pacer: Pacer, request: PacedRequest, patience: int | None) -> Flow[tuple[Decision, ...]]:
+def acquire(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow[tuple[Decision, ...]]:
     """Take the request's limits: with one question to the store if they admit it now, else through the wait queue.
 
-    A leaky bucket admits a call with a delay.  If that could be longer than ``patience``, the queue predicts the turn
-    first, so that a request that gives up takes no place from others.
+    A leaky bucket admits a call with a delay.  If that could end after the deadline, the queue predicts the turn first,
+    so that a request that gives up takes no place from others.
     """
     plan = request.plan
+    patience = None if deadline is None else max(0, deadline - pacer.clock.nanos() // 1000)
     if plan.queue_key not in pacer.queue.waiting and (patience is None or plan.longest_delay <= patience):
         decisions: tuple[Decision, ...] = yield from ask("check", plan.checks)
         if all(decisions):
-            delay = max([decision.delay for decision in decisions])
+            delay = round(max([decision.delay for decision in decisions]) * SECOND)
             if delay:
                 try:
-                    yield Sleep(round(delay * SECOND))
-                except BaseException:  # cancelled: others may have its place
+                    yield from sleep_in_time(pacer, request, delay, delay, deadline)
+                except BaseException:  # cancelled, or too late because the store was slow: others may have its place
                     yield from give_back(plan.checks, decisions[0])
                     raise
             return decisions

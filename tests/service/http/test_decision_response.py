@@ -35,4 +35,4 @@ def test_a_verdict_of_one_limit_is_answered_like_every_other(count, algorithm, t
     policy = Policy.parse({"rules": [rule]})
     for _ in range(times):
         verdict = policy.check(Request("GET", "/", "198.51.100.1"))
-        assert body(verdict_response_of_one(*verdict.shown[0])) == verdict_json(verdict, with_headers=False)
+        assert body(verdict_response_of_one(*verdict.limits[0])) == verdict_json(verdict, with_headers=False)
