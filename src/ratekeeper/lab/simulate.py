@@ -237,12 +237,13 @@ def decide_calls(
     prepared: PreparedCalls,
     report: Callable[[int], object] | None,
 ) -> None:
-    store = limiter.store
-    decide: Callable[[slice], tuple[bytes, bytes]] = partial(decide_one_by_one, limiter, clock, calls, prepared)
-    if calls.costs is None and not store.blocking:
-        plan = store.prepare(((limiter.name, limiter.limits, 1, None),))
+    decide: Callable[[slice], tuple[bytes, bytes]]
+    if calls.costs is not None:
+        decide = partial(decide_one_by_one, limiter, clock, calls.costs, prepared)
+    else:
+        plan = limiter.store.prepare(((limiter.name, limiter.limits, 1, None),))
         keyed_plan = plan, {key: (key,) for key in prepared.client_keys}, None
-        decide = partial(decide_in_batch, batch_checker(clock, store), keyed_plan, prepared)
+        decide = partial(decide_in_batch, batch_checker(clock, limiter.store), keyed_plan, prepared)
     turns = array("q")
     for start in range(0, len(calls.times), BATCH):
         allowed, batch_turns = decide(slice(start, start + BATCH))
@@ -263,15 +264,14 @@ def decide_in_batch(
 
 
 def decide_one_by_one(
-    limiter: Limiter, clock: VirtualClock, calls: DecidedCalls, prepared: PreparedCalls, part: slice
+    limiter: Limiter, clock: VirtualClock, costs: Sequence[int], prepared: PreparedCalls, part: slice
 ) -> tuple[bytes, bytes]:
-    """Decide calls that cost more than 1, or that a remote store decides."""
+    """Decide calls of different costs: a prepared plan has a constant cost."""
     check, hand = limiter.check, clock.hand
-    costs = calls.costs[part] if calls.costs is not None else repeat(1)
     times = prepared.times[part]
     nanos = map(mul, times, repeat(1000))
     # `for hand[0], ...` moves the clock to each call before it is decided.
-    decisions = [check(key, cost) for hand[0], key, cost in zip(nanos, prepared.keys[part], costs, strict=False)]
+    decisions = [check(key, cost) for hand[0], key, cost in zip(nanos, prepared.keys[part], costs[part], strict=True)]
     turns = array("q", [at + round(decision.delay * SECOND) for at, decision in zip(times, decisions, strict=True)])
     return bytes([decision.allowed for decision in decisions]), turns.tobytes()
 

@@ -16,7 +16,7 @@ from ratekeeper.algorithms import BUCKETS
 from ratekeeper.identity.identity import Caller
 from ratekeeper.lab.decide_log import MOST_CACHED, limits_rate
 from ratekeeper.limit import LONGEST_LOG, Limit, LimitSet, empty_state
-from ratekeeper.units import SECOND
+from ratekeeper.units import format_period
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ def scaled(limit: Limit, count: int) -> Limit:
     burst = None
     if limit.algorithm in BUCKETS:
         burst = count if limit.burst == limit.count else max(1, -(-limit.burst * count // limit.count))
-    return Limit(count, limit.micros / SECOND, burst=burst, algorithm=limit.algorithm, slices=limit.slices)
+    return Limit(count, format_period(limit.micros), burst=burst, algorithm=limit.algorithm, slices=limit.slices)
 
 
 def lowest_count(times: Sequence[int], limit: Limit) -> int:
