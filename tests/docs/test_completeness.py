@@ -23,6 +23,11 @@ HEADING = re.compile(r"^#+ (.*)$", re.M)
 CODE = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 FILE = re.compile(r"`([a-z_]+/[\w/.*-]+\.(?:py|lua|h|c|json|toml|md))`")
 TERM = re.compile(r"^(\S.*)\n:   (.+)$", re.M)
+INLINE = re.compile(r"`[^`]*`")
+# Words that pages once used for a queue, a connection, a client, a batch and the like: see CONTRIBUTING.md.
+METAPHORS = re.compile(
+    r"\b(?:whoever|whom|errand|ledger|colleague|purse|standby|census|shelf|desk|office|guest|door)s?\b", re.I
+)
 # The words that a reader of any page or error may meet; each must be in the glossary.
 TERMS = """algorithm allowed binding block budget burst capacity check clock cooldown cost count deadline decision delay
 exempt fallback flow grace identity key layout lease limit listener override pacing peek penalty period plan policy
@@ -135,6 +140,12 @@ def test_the_changelog_has_the_marker_and_every_fragment_a_kind() -> None:
     assert "\n<!-- towncrier release notes start -->\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
     for fragment in (ROOT / "changelog.d").glob("[!R]*"):
         assert re.fullmatch(r"[\w+-]+\.(added|changed|fixed|removed|security)\.md", fragment.name), fragment.name
+
+
+def test_pages_use_the_words_of_the_field() -> None:
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        word = METAPHORS.search(INLINE.sub("", prose(page)))
+        assert word is None, f"{page.relative_to(ROOT)}: expected a word of the field or a noun, got '{word[0]}'"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
