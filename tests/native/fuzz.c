@@ -118,13 +118,13 @@ static int act(Home home, const Limit *limits, int kind, const u64 *keys, const 
 }
 
 static int same(const Limit *limit, const Evidence *a, const Evidence *b, u64 now, u64 cost) {
-    if (a->allowed != b->allowed || a->told != b->told)
+    if (a->allowed != b->allowed || a->answered != b->answered)
         return 0;
     Part part = {.algorithm = limit->algorithm};
     u64 one[3], other[3];
     memcpy(one, a->word, sizeof one);
     memcpy(other, b->word, sizeof other);
-    if (a->told)
+    if (a->answered)
         return !memcmp(one, other, sizeof one);
     (void)cost;
     return part_remaining(&part, one, now, limit, 0) == part_remaining(&part, other, now, limit, 0) &&

@@ -26,10 +26,10 @@ static void *run(void *argument) {
         u64 hash = ((call * 7 + self) % KEYS + 1) * 0x9E3779B97F4A7C15ULL;
         Region *region = region_of(shelf, hash);
         Evidence evidence;
-        hold(&region->lock);
+        spin_lock(&region->lock);
         u64 now = instant();
         check_private(shelf, place_of(shelf, hash), &limit, now, 1, &evidence);
-        let_go(&region->lock);
+        spin_unlock(&region->lock);
         admitted[self] += evidence.allowed;
     }
     return NULL;

@@ -114,7 +114,7 @@ def test_a_cost_that_is_none_is_refused_as_in_python(wrong):
     messages = set()
     for store in (NativeStore(), PureStore()):
         limiter = Limiter("9/hour", store=store)
-        for ask in (limiter.check, limiter.peek, store.table(limiter.name, limiter.limits).peek):
+        for ask in (limiter.check, limiter.peek, store.table(limiter.name, limiter.limits).check_now):
             with pytest.raises(InvalidCost) as caught:
                 ask("k", cost=wrong)
             messages.add(str(caught.value))

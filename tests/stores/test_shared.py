@@ -12,6 +12,7 @@ import pytest
 
 from ratekeeper import AsyncLimiter, InvalidStore, Limiter, native
 from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.check import Check
 from ratekeeper.limit import Limit
 from ratekeeper.testing import FakeClock, TimedStoreContract
 from tests.stores.prepared import ThroughPrepared, ThroughTables
@@ -473,14 +474,14 @@ def test_a_table_is_released_when_nobody_has_it_in_memory(name):
     held = other.table("s", near)
     other.table("s", far).check("k")
     assert not one.release("s", limit)
-    assert one.table("s", limit).peek("k").remaining == 7  # nothing was lost
+    assert one.peek((Check("s", "k", limit, 1),))[0].remaining == 7  # nothing was lost
     assert not other.release("s", near)  # as the first has it again, and somebody holds a table of it here
     assert one.release("s", limit) is False
     assert held.check("k").remaining == 1
     del held
     assert one.release("s", limit)
-    assert one.table("s", limit).peek("k").remaining == 10  # a new one
-    assert other.table("s", far).peek("k").remaining == 10
+    assert one.peek((Check("s", "k", limit, 1),))[0].remaining == 10  # a new one
+    assert other.peek((Check("s", "k", far, 1),))[0].remaining == 10
     assert one.release("nobody", limit)
     one.close()
     other.close()

@@ -30,21 +30,21 @@ void share_out(Batch *batch, void *memory) {
     }
 }
 
-static inline size_t known_at(const PyObject *space, const PyObject *limit) {
+static inline size_t cached_at(const PyObject *space, const PyObject *limit) {
     u64 mixed = ((u64)(uintptr_t)space ^ (u64)(uintptr_t)limit << 20) * 0x9E3779B97F4A7C15ULL;
     return mixed >> 56;
 }
 
-/* Those seen lately are found without a call. */
+/* Tables used lately are found in a cache, without a call into Python. */
 TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limit) {
-    Known *known = self->known + known_at(space, limit);
+    CachedTable *cached = self->cached + cached_at(space, limit);
     TableObject *found = NULL;
-    hold(&self->lock);
-    if (known->space == space && known->limit == limit) {
-        found = known->table;
+    spin_lock(&self->lock);
+    if (cached->space == space && cached->limit == limit) {
+        found = cached->table;
         Py_INCREF((PyObject *)found);
     }
-    let_go(&self->lock);
+    spin_unlock(&self->lock);
     if (found)
         return found;
     PyObject *made = PyObject_CallMethodObjArgs((PyObject *)self, self->state->table, space, limit, NULL);
@@ -58,13 +58,13 @@ TableObject *table_for(StoreObject *self, PyObject *space, PyObject *limit) {
     Py_INCREF(space);
     Py_INCREF(limit);
     Py_INCREF(made);
-    hold(&self->lock);
-    Known before = *known;
-    *known = (Known){space, limit, (TableObject *)made};
-    let_go(&self->lock);
-    Py_XDECREF(before.space);
-    Py_XDECREF(before.limit);
-    Py_XDECREF((PyObject *)before.table);
+    spin_lock(&self->lock);
+    CachedTable old = *cached;
+    *cached = (CachedTable){space, limit, (TableObject *)made};
+    spin_unlock(&self->lock);
+    Py_XDECREF(old.space);
+    Py_XDECREF(old.limit);
+    Py_XDECREF((PyObject *)old.table);
     return (TableObject *)made;
 }
 
@@ -122,7 +122,7 @@ void drop_batch(Batch *batch) {
     PyMem_Free(batch->memory);
 }
 
-/* What others have written so far; to be asked again after a clock that is called was read. */
+/* Counts what other threads wrote: if it differs after a clock in Python was read, the time read is too early. */
 static u64 changes_of(const Batch *batch, int from, int until) {
     u64 sum = 0;
     for (int index = from; index < until; index++) {
@@ -145,7 +145,7 @@ int lock_items(Batch *batch, int from, int count) {
     return -1;
 }
 
-/* The clock is read after the states; one that is read by a call before: if somebody wrote meanwhile, it is too early. */
+/* The machine's clock is read after the states.  One in Python is read before, and again if a thread wrote since. */
 int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
     int count = until - from;
     for (int look = 1;; look++) {

@@ -1,4 +1,4 @@
-/* The module: its types, what it must learn from Python, and what shared memory asks of it. */
+/* The module: its types, the Python functions that it calls, and the sizes of shared tables. */
 #include "core.h"
 
 #include <stdio.h>
@@ -11,7 +11,9 @@
 #define LIBRARY "libc"
 #endif
 
-/* learn(encode, whole_cost, to_micros, InvalidInput): what lives in Python and is asked for what is rare. */
+/* learn(encode, whole_cost, to_micros, InvalidInput, Decision): keep what the core needs from Python.  The functions
+ * handle keys, costs and times that are rare; Decision is the class in Python, for stores that are written in Python.
+ */
 static PyObject *learn(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     PyObject *encode, *whole_cost, *to_micros, *invalid, *pure;
@@ -27,7 +29,7 @@ static PyObject *learn(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* shape(limit, shared): a text that is equal for limits whose states can lie on one shelf. */
+/* shape(limit, shared): a text that is equal for limits whose states fit into the same slots. */
 static PyObject *shape_text(PyObject *module, PyObject *args) {
     PyObject *limit;
     int shared;
@@ -63,7 +65,7 @@ static PyObject *shared_size(PyObject *module, PyObject *args) {
     return PyLong_FromSize_t(size);
 }
 
-/* make_guards(limit, max_keys, memory): of a table that nobody has seen yet. */
+/* make_guards(limit, max_keys, memory): of a new table, before other processes see it. */
 static PyObject *make_guards(PyObject *module, PyObject *args) {
     PyObject *limit;
     unsigned long long max_keys;
@@ -87,7 +89,8 @@ static PyObject *make_guards(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL, "The way of stores in Python to make a Decision."},
+    {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL,
+     "Make a Decision from its evidence, for stores that are written in Python."},
     {"check_each", check_each, METH_VARARGS,
      "check_each(ways, subjects, times)\n--\n\nDecide prepared plans, each for its subject and at its own instant: a "
      "byte for each that was admitted or not; when it has its turn; and of each refusal its place, the row of the plan "
@@ -106,10 +109,10 @@ static PyMethodDef methods[] = {
     {"read_buckets", read_buckets, METH_VARARGS,
      "read_buckets(reply, rows, keys, sent, most)\n--\n\nThe decisions of a prepared plan of buckets that a remote "
      "store took; each layout remembers the state of its key."},
-    {"learn", learn, METH_VARARGS, "Take note of what lives in Python."},
-    {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states can lie on one shelf."},
-    {"shared_size", shared_size, METH_VARARGS, "Bytes of a shared table."},
-    {"make_guards", make_guards, METH_VARARGS, "Make shared memory ready, before anybody else sees it."},
+    {"learn", learn, METH_VARARGS, "Keep what the core needs from Python."},
+    {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states fit into the same slots."},
+    {"shared_size", shared_size, METH_VARARGS, "The size of a shared table in bytes."},
+    {"make_guards", make_guards, METH_VARARGS, "Initialise the memory of a shared table, before other processes see it."},
     {NULL, NULL, 0, NULL}};
 
 static int start(PyObject *module) {

@@ -1,4 +1,4 @@
-/* What the parts of the extension know of each other: the module's state and its objects. */
+/* What the parts of the extension share: the module's state and its objects. */
 #ifndef RATEKEEPER_CORE_H
 #define RATEKEEPER_CORE_H
 
@@ -13,11 +13,14 @@
 
 #define LONGEST_KEY 256 /* keys.LONGEST */
 #define SPARE_DECISIONS 64
-#define MOST_LOOKS 1000 /* at a clock that is called, while others write */
-#define PLAIN 0   /* a decision of one limit, with its evidence */
-#define TOGETHER 1 /* of several limits: `other` is the tuple of their decisions */
-#define GIVEN 2   /* made from answers */
-#define PURE 3    /* made by a store in Python: `other` is its own decision, or the evidence for one, but for a `now` */
+#define MOST_LOOKS 1000 /* at a clock in Python, while other threads write */
+
+/* The kinds of a decision. */
+#define SINGLE 0    /* of one limit, with its evidence */
+#define SEVERAL 1   /* of several limits: `other` is the tuple of their decisions */
+#define PRESET 2    /* with answers known in advance */
+#define IN_PYTHON 3 /* of a store in Python: `other` is the evidence, of the instant `now` unless that is 0, or the
+                     * Decision in Python, once it was needed */
 
 typedef struct DecisionObject DecisionObject;
 
@@ -41,7 +44,7 @@ typedef struct {
     PyObject *each; /* a tuple of the terms of each of several limits, else NULL */
     Limit *limits;
     uint32_t parts;
-    PyObject *reason; /* why the limit stands in for another; NULL: it does not */
+    PyObject *reason; /* why the fallback decides by this limit; NULL: the store does */
 } TermsObject;
 
 struct DecisionObject {
@@ -50,7 +53,7 @@ struct DecisionObject {
     PyObject *other;
     u64 now;
     u64 cost;
-    i64 capacity, delay; /* of a given one */
+    i64 capacity, delay; /* of a PRESET one */
     Evidence evidence;
     int kind;
 };
@@ -72,19 +75,19 @@ typedef struct {
     PyObject *nanos; /* NULL: the machine's monotonic clock */
 } TableObject;
 
-#define KNOWN_TABLES 256
+#define CACHED_TABLES 256
 
 typedef struct {
     PyObject *space, *limit;
     TableObject *table;
-} Known;
+} CachedTable;
 
 typedef struct {
     PyObject_HEAD
     State *state;
     PyObject *nanos;
     uint32_t lock;
-    Known known[KNOWN_TABLES];
+    CachedTable cached[CACHED_TABLES];
 } StoreObject;
 
 typedef struct {
@@ -111,12 +114,10 @@ bool read_nanos(State *state, PyObject *nanos, u64 *now);
 bool set_nanos(PyObject **place, PyObject *nanos);
 PyObject *store_prepare(StoreObject *store, PyObject *rows);
 
-#define LONGEST_KEY 256 /* keys.LONGEST */
-
-/* `encoded`: a key that keys.encode has made already, as the checks of a plan have.
+/* Hash a key; `encoded`: keys.encode has made it already, as for the checks of a plan.
  *
- * A private table takes the hash of a text from the interpreter, which keeps it with the text: mostly it is there.  It
- * is one of raw letters, which may be one byte wide or more, so the same for texts of different length.
+ * A private table uses the interpreter's hash of a text, which is cached in the text.  That hashes the raw letters, of
+ * one byte or more, so texts of different length may share it: the length is mixed in.
  */
 static inline bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash) {
     if (PyUnicode_CheckExact(key)) {
@@ -131,7 +132,7 @@ static inline bool hash_key(State *state, const Shelf *shelf, PyObject *key, boo
     return hash_other(state, shelf, key, encoded, hash);
 }
 
-/* Answers. */
+/* Decisions. */
 PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *decision_of_evidence(State *state, PyObject *evidence);
@@ -139,7 +140,7 @@ PyObject *read_buckets(PyObject *module, PyObject *args);
 PyObject *refused_at(State *state, PyObject *evidence, u64 now);
 void free_spares(State *state);
 
-/* Many decisions at once, and what became of them. */
+/* Many decisions at once, and figures about them. */
 PyObject *check_each(PyObject *module, PyObject *args);
 PyObject *count_each(PyObject *module, PyObject *args);
 PyObject *picked(PyObject *module, PyObject *args);
@@ -151,7 +152,7 @@ static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     DecisionObject *self;
 #ifndef Py_GIL_DISABLED
     if (state->spares) {
-        self = state->spare[--state->spares]; /* its type stands there still */
+        self = state->spare[--state->spares]; /* its type is still set */
         Py_SET_REFCNT((PyObject *)self, 1);
         Py_INCREF((PyObject *)state->decision_type);
     } else
@@ -162,7 +163,7 @@ static inline DecisionObject *new_decision(State *state, TermsObject *terms) {
     Py_XINCREF((PyObject *)terms);
     self->terms = terms;
     self->other = NULL;
-    self->kind = PLAIN;
+    self->kind = SINGLE;
     return self;
 }
 

@@ -1,4 +1,4 @@
-"""The face of the C core; what it decides is written in algorithms/*.py and their .h twins."""
+"""The types of the C core.  What it decides is written in algorithms/*.py and their .h twins."""
 
 from array import array
 from collections.abc import Callable, Mapping
@@ -31,7 +31,6 @@ class Table:
     def __init__(self, shelf: Shelf, limit: Limit | LimitSet, nanos: Callable[[], int] | None = None) -> None: ...
     def check(self, key: Key, cost: int = 1) -> Decision: ...
     def check_now(self, key: Key, cost: int = 1) -> Decision: ...
-    def peek(self, key: Key, cost: int = 1) -> Decision: ...
 
 class Store:
     nanos: Callable[[], int] | None

@@ -1,7 +1,4 @@
-/* Decision: the evidence, and the answers worked out from it when they are read.
- *
- * The same face as decision.py's: allowed, limit, remaining, retry_after, reset_after, delay, at, parts(), binding().
- */
+/* Decision: the evidence, and the answers, which are worked out when they are read.  The twin of decision.py's. */
 #include "core.h"
 
 static PyObject *seconds(u64 micros) { return PyFloat_FromDouble((double)(i64)micros / 1e6); }
@@ -18,7 +15,7 @@ PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool
         self->evidence.allowed = allowed;
         return (PyObject *)self;
     }
-    self->kind = TOGETHER;
+    self->kind = SEVERAL;
     self->other = PyTuple_New(terms->parts);
     for (uint32_t index = 0; self->other && index < terms->parts; index++) {
         TermsObject *own = (TermsObject *)PyTuple_GetItem(terms->each, index);
@@ -37,12 +34,12 @@ static PyObject *from_evidence(State *state, PyObject *evidence, u64 now, int al
     DecisionObject *self = allowed < 0 ? NULL : new_decision(state, NULL);
     if (!self)
         return NULL;
-    self->kind = PURE;
+    self->kind = IN_PYTHON;
     self->evidence.allowed = allowed;
     self->now = now;
     self->other = Py_NewRef(evidence);
 #ifdef Py_GIL_DISABLED
-    if (!pure(self)) /* at once: two threads must not make it at the same time */
+    if (!pure(self)) /* now: two threads must not make it at the same time */
         Py_CLEAR(self);
 #endif
     return (PyObject *)self;
@@ -51,13 +48,13 @@ static PyObject *from_evidence(State *state, PyObject *evidence, u64 now, int al
 /* An admission by a store in Python or elsewhere, whose evidence is (True, limit, state, now, cost). */
 PyObject *decision_of_evidence(State *state, PyObject *evidence) {
     if (!state->pure) {
-        PyErr_SetString(PyExc_RuntimeError, "the core has not been told about Python's Decision");
+        PyErr_SetString(PyExc_RuntimeError, "core: expected learn() to be called first");
         return NULL;
     }
     return from_evidence(state, evidence, 0, 1);
 }
 
-/* decided(cls, evidence): how a store written in Python makes a decision. */
+/* decided(cls, evidence): a decision of a store that is written in Python. */
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     State *state = PyModule_GetState(module);
     if (count != 2 || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != 5 || !state->pure) {
@@ -67,7 +64,7 @@ PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     return from_evidence(state, args[1], 0, PyObject_IsTrue(PyTuple_GetItem(args[1], 0)));
 }
 
-/* The refusal of that evidence, but for its instant. */
+/* The refusal of that evidence, at another instant. */
 PyObject *refused_at(State *state, PyObject *evidence, u64 now) { return from_evidence(state, evidence, now, false); }
 
 static PyObject *evidence_at(PyObject *evidence, u64 now) {
@@ -80,7 +77,7 @@ static PyObject *evidence_at(PyObject *evidence, u64 now) {
     return found;
 }
 
-/* The decision in Python, made of its evidence when it is first asked for more than whether it was allowed. */
+/* The Decision in Python, made from the evidence the first time that more than `allowed` is read. */
 static PyObject *pure(DecisionObject *self) {
     if (PyTuple_CheckExact(self->other)) {
         State *state = state_of((PyObject *)self);
@@ -99,9 +96,9 @@ static PyObject *pure(DecisionObject *self) {
     return self->other;
 }
 
-static PyObject *told(DecisionObject *self, const char *name) {
-    PyObject *own = pure(self);
-    return own ? PyObject_GetAttrString(own, name) : NULL;
+static PyObject *python_answer(DecisionObject *self, const char *name) {
+    PyObject *decision = pure(self);
+    return decision ? PyObject_GetAttrString(decision, name) : NULL;
 }
 
 static bool micros_from(State *state, PyObject *value, const char *what, i64 *micros) {
@@ -135,7 +132,7 @@ static PyObject *decision_new(PyTypeObject *type, PyObject *args, PyObject *keyw
     DecisionObject *self = new_decision(state, NULL);
     if (!self)
         return NULL;
-    self->kind = GIVEN;
+    self->kind = PRESET;
     self->now = 0;
     self->cost = 0;
     self->capacity = limit;
@@ -169,8 +166,8 @@ static int decision_true(DecisionObject *self) { return self->evidence.allowed; 
 static PyObject *get_allowed(DecisionObject *self, void *unused) { return PyBool_FromLong(self->evidence.allowed); }
 
 static PyObject *get_at(DecisionObject *self, void *unused) {
-    if (self->kind == PURE)
-        return told(self, "at");
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "at");
     return PyLong_FromUnsignedLongLong(self->now);
 }
 
@@ -179,21 +176,21 @@ static const Limit *limit_in(const DecisionObject *self) { return self->terms->l
 static u64 remaining_in(DecisionObject *self) {
     Evidence *evidence = &self->evidence;
     Part part = {0};
-    if (evidence->told)
+    if (evidence->answered)
         return evidence->word[0];
     part.algorithm = limit_in(self)->algorithm;
     return part_remaining(&part, evidence->word, self->now, limit_in(self), 0);
 }
 
 static i64 retry_in(DecisionObject *self) {
-    const Limit *limit = self->terms ? limit_in(self) : NULL; /* a given one has none, and is told */
+    const Limit *limit = self->terms ? limit_in(self) : NULL; /* a PRESET one has none, and is answered */
     return retry_from(&self->evidence, limit, self->now, self->cost);
 }
 
 static u64 reset_in(DecisionObject *self) {
     Evidence *evidence = &self->evidence;
     Part part = {0};
-    if (evidence->told)
+    if (evidence->answered)
         return evidence->word[2];
     part.algorithm = limit_in(self)->algorithm;
     return part_reset_after(&part, evidence->word, self->now, limit_in(self), 0);
@@ -202,7 +199,7 @@ static u64 reset_in(DecisionObject *self) {
 static u64 delay_in(DecisionObject *self) {
     if (!self->evidence.allowed)
         return 0;
-    if (self->kind == GIVEN)
+    if (self->kind == PRESET)
         return (u64)self->delay;
     if (limit_in(self)->algorithm != LEAKY_BUCKET)
         return 0;
@@ -213,7 +210,7 @@ static DecisionObject *part_in(DecisionObject *self, Py_ssize_t index) {
     return (DecisionObject *)PyTuple_GetItem(self->other, index);
 }
 
-/* The part that decided: the refusal with the longest wait, else the one with least remaining. */
+/* The part that decided: the refusal with the longest wait, else the part with the least remaining. */
 static DecisionObject *binding_in(DecisionObject *self) {
     DecisionObject *found = NULL;
     i64 longest = 0;
@@ -234,18 +231,18 @@ static DecisionObject *binding_in(DecisionObject *self) {
 }
 
 static PyObject *get_limit(DecisionObject *self, void *unused) {
-    if (self->kind == PURE)
-        return told(self, "limit");
-    if (self->kind == GIVEN)
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "limit");
+    if (self->kind == PRESET)
         return PyLong_FromLongLong(self->capacity);
-    DecisionObject *bound = self->kind == TOGETHER ? binding_in(self) : self;
+    DecisionObject *bound = self->kind == SEVERAL ? binding_in(self) : self;
     return PyLong_FromUnsignedLongLong(limit_in(bound)->capacity);
 }
 
 static PyObject *get_remaining(DecisionObject *self, void *unused) {
-    if (self->kind == PURE)
-        return told(self, "remaining");
-    if (self->kind != TOGETHER)
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "remaining");
+    if (self->kind != SEVERAL)
         return PyLong_FromLongLong((i64)remaining_in(self));
     u64 found = UINT64_MAX;
     for (Py_ssize_t index = 0; index < PyTuple_Size(self->other); index++)
@@ -254,10 +251,10 @@ static PyObject *get_remaining(DecisionObject *self, void *unused) {
 }
 
 static PyObject *get_retry_after(DecisionObject *self, void *unused) {
-    if (self->kind == PURE)
-        return told(self, "retry_after");
-    i64 wait = self->kind == TOGETHER ? 0 : retry_in(self);
-    if (self->kind == TOGETHER && !self->evidence.allowed)
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "retry_after");
+    i64 wait = self->kind == SEVERAL ? 0 : retry_in(self);
+    if (self->kind == SEVERAL && !self->evidence.allowed)
         for (Py_ssize_t index = 0; index < PyTuple_Size(self->other) && wait != NEVER; index++) {
             i64 own = retry_in(part_in(self, index));
             wait = own == NEVER || own > wait ? own : wait;
@@ -268,9 +265,9 @@ static PyObject *get_retry_after(DecisionObject *self, void *unused) {
 }
 
 static PyObject *get_reset_after(DecisionObject *self, void *unused) {
-    if (self->kind == PURE)
-        return told(self, "reset_after");
-    if (self->kind != TOGETHER)
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "reset_after");
+    if (self->kind != SEVERAL)
         return seconds(reset_in(self));
     u64 found = 0;
     for (Py_ssize_t index = 0; index < PyTuple_Size(self->other); index++) {
@@ -281,9 +278,9 @@ static PyObject *get_reset_after(DecisionObject *self, void *unused) {
 }
 
 static PyObject *get_delay(DecisionObject *self, void *unused) {
-    if (self->kind == PURE)
-        return told(self, "delay");
-    if (self->kind != TOGETHER)
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "delay");
+    if (self->kind != SEVERAL)
         return seconds(delay_in(self));
     u64 found = 0;
     for (Py_ssize_t index = 0; self->evidence.allowed && index < PyTuple_Size(self->other); index++) {
@@ -294,15 +291,15 @@ static PyObject *get_delay(DecisionObject *self, void *unused) {
 }
 
 static PyObject *get_reason(DecisionObject *self, void *unused) {
-    if (self->kind == PURE)
-        return told(self, "reason");
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "reason");
     return self->terms && self->terms->reason ? Py_NewRef(self->terms->reason) : PyUnicode_FromString("");
 }
 
 static PyObject *decision_parts(DecisionObject *self, PyObject *unused) {
-    if (self->kind == TOGETHER)
+    if (self->kind == SEVERAL)
         return Py_NewRef(self->other);
-    if (self->kind == PURE) {
+    if (self->kind == IN_PYTHON) {
         PyObject *own = pure(self);
         PyObject *parts = own ? PyObject_CallMethod(own, "parts", NULL) : NULL;
         if (!parts || PyTuple_GetItem(parts, 0) != self->other)
@@ -313,14 +310,14 @@ static PyObject *decision_parts(DecisionObject *self, PyObject *unused) {
 }
 
 static PyObject *decision_binding(DecisionObject *self, PyObject *unused) {
-    if (self->kind == PURE) {
+    if (self->kind == IN_PYTHON) {
         PyObject *own = pure(self);
         PyObject *bound = own ? PyObject_CallMethod(own, "binding", NULL) : NULL;
         if (bound != self->other)
             return bound;
         Py_DECREF(bound);
     }
-    return Py_NewRef(self->kind == TOGETHER ? (PyObject *)binding_in(self) : (PyObject *)self);
+    return Py_NewRef(self->kind == SEVERAL ? (PyObject *)binding_in(self) : (PyObject *)self);
 }
 
 static PyObject *answers(DecisionObject *self) {
@@ -371,31 +368,31 @@ static PyObject *decision_reduce(PyObject *self, PyObject *unused) {
 static PyGetSetDef decision_getset[] = {
     {"allowed", (getter)get_allowed, NULL, "Whether the call was admitted.", NULL},
     {"limit", (getter)get_limit, NULL,
-     "The capacity: the most that could ever pass at once.  Of several limits, the binding one's.", NULL},
+     "The capacity: the most that can pass at once.  Of several limits, that of the binding one.", NULL},
     {"remaining", (getter)get_remaining, NULL,
-     "How much cost would be admitted right after this decision.  Of several limits, the least.", NULL},
+     "How much cost would be admitted right after this decision.  Of several limits, the smallest.", NULL},
     {"retry_after", (getter)get_retry_after, NULL,
      "Seconds until the same call would be admitted: 0.0 if it was, None if it never can be.", NULL},
-    {"reset_after", (getter)get_reset_after, NULL, "Seconds until the key is as good as new.", NULL},
+    {"reset_after", (getter)get_reset_after, NULL, "Seconds until the full limit is available again.", NULL},
     {"delay", (getter)get_delay, NULL,
-     "Seconds to wait for one's turn: an admitted call of a leaky bucket; else 0.0.", NULL},
+     "Seconds that a call admitted by a leaky bucket has to wait for its turn; else 0.0.", NULL},
     {"at", (getter)get_at, NULL, "The instant of the decision on the store's clock, in microseconds.", NULL},
     {"reason", (getter)get_reason, NULL,
-     "Empty where the store decided; else what stood in for it and why: ``\"local: gave no answer in 50 ms\"``.", NULL},
+     "Empty if the store decided; else its fallback and why: ``\"local: gave no answer in 50 ms\"``.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef decision_methods[] = {
     {"parts", (PyCFunction)decision_parts, METH_NOARGS,
-     "parts($self, /)\n--\n\nEach limit's own decision, where several were decided as one; else just this one."},
+     "parts($self, /)\n--\n\nThe decision of each limit, if several were decided as one; else this decision alone."},
     {"binding", (PyCFunction)decision_binding, METH_NOARGS,
-     "binding($self, /)\n--\n\nThe part that decided: the refusal with the longest wait, else the one with least "
-     "remaining."},
+     "binding($self, /)\n--\n\nThe part that decided: the refusal with the longest wait, else the part with the "
+     "least remaining."},
     {"__reduce__", decision_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot decision_slots[] = {
     {Py_tp_doc, "Decision(allowed, limit, remaining, retry_after=0.0, reset_after=0.0, delay=0.0)\n--\n\n"
-                "One answer.  True where the call was admitted, so ``if limiter.check(key):`` reads as it should.\n\n"
+                "The answer to one call.  It is true if the call was admitted: ``if limiter.check(key): ...``.\n\n"
                 "The answers are exact as of the instant of the decision."},
     {Py_tp_new, decision_new},
     {Py_tp_dealloc, decision_free},

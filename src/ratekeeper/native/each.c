@@ -61,9 +61,9 @@ static i64 longest_delay(const Batch *batch, u64 now) {
 static bool decide_one(Batch *batch, u64 now) {
     Item *item = batch->items;
     Region *region = region_of(item->shelf, item->hash);
-    hold(&region->lock);
+    spin_lock(&region->lock);
     bool kept = check_private(item->shelf, place_of(item->shelf, item->hash), item->limits, now, item->cost, batch->evidence);
-    let_go(&region->lock);
+    spin_unlock(&region->lock);
     item->allowed = batch->evidence->allowed;
     if (!kept)
         PyErr_NoMemory();

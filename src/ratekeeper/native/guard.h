@@ -1,13 +1,14 @@
-/* What lets processes share a table: a slot that changes at once, and a guard for each region.
+/* How processes share a table: slots that are swapped atomically, and a guard for each region.
  *
  * A packed slot is sixteen bytes and is written by one compare-and-swap: a process killed at any instruction leaves
- * the old state or the new one.  A wide record is written under the region's guard, a robust mutex: at once
- * if one word changes; else what stood there is noted first, and whoever finds the guard's owner dead puts it back.  The
- * dead one had told nobody of a decision, so nothing is admitted twice and nothing is lost but what it was about to take.
+ * the old state or the new one.  A wide record is written under the region's guard, a robust mutex.  If one word
+ * changes, it is written atomically.  If several do, the old words are saved first, and the next process that finds the
+ * guard's owner dead restores them.  The dead process had not returned its decision, so nothing is admitted twice, and
+ * nothing is lost but what it was about to take.
  *
- * A slot that a plan of several keys has read is marked busy while the plan is decided: nobody swaps it then, and
- * whoever wants it waits at the guard.  Only the owner of the guard marks slots, so under the guard a mark that is
- * not one's own is a dead owner's, and is taken off.
+ * A slot that a plan of several keys has read is marked busy while the plan is decided: other processes do not swap it,
+ * and wait for the guard.  Only the owner of a guard marks slots, so the owner removes any mark that is not its own:
+ * it is of a process that died.
  */
 #ifndef RATEKEEPER_GUARD_H
 #define RATEKEEPER_GUARD_H
@@ -36,7 +37,7 @@ static inline Slot slot_with(u64 print, u128 state) {
 
 #if defined(__x86_64__)
 #define CAN_SWAP true
-/* Write `new` if the slot is still `old`; says whether it was. */
+/* Write `new` if the slot is still `old`; returns whether it was. */
 static inline bool swap_slot(Slot *slot, Slot old, Slot new) {
     bool swapped;
     __asm__ __volatile__("lock cmpxchg16b %1"
@@ -45,7 +46,7 @@ static inline bool swap_slot(Slot *slot, Slot old, Slot new) {
                          : "memory");
     return swapped;
 }
-#else /* elsewhere every shared record is a wide one, under its guard */
+#else /* without such swaps every shared record is a wide one, under its guard */
 #define CAN_SWAP false
 static inline bool swap_slot(Slot *slot, Slot old, Slot new) {
     (void)old;
@@ -54,20 +55,20 @@ static inline bool swap_slot(Slot *slot, Slot old, Slot new) {
 }
 #endif
 
-/* May be torn by a swap in between: a swap that expects it then fails. */
+/* The two halves may be of different swaps; a swap that expects such a value fails. */
 static inline Slot read_slot(const Slot *slot) {
     return (Slot){__atomic_load_n(&slot->high, __ATOMIC_RELAXED), __atomic_load_n(&slot->low, __ATOMIC_RELAXED)};
 }
 
 typedef struct {
     pthread_mutex_t mutex;
-    u64 noted;    /* 1: the record of `slot` is being written, and `before` is what stood there */
+    u64 noted;    /* 1: the record of `slot` is being written, and `before` is its old value */
     u64 slot;
-    u64 before[]; /* as many words as a record has outside its rings */
+    u64 before[]; /* the words of a record outside its rings */
 } Guard;
 
 #ifdef __linux__
-/* False: this system has no such mutexes. */
+/* False if this system has no such mutexes. */
 static inline bool make_guard(Guard *guard) {
     pthread_mutexattr_t kind;
     if (pthread_mutexattr_init(&kind))

@@ -1,4 +1,4 @@
-/* One check of one limit on a packed slot, and nothing else: the path that nearly every decision takes. */
+/* One check of one limit on one key: the path that nearly every decision takes. */
 #ifndef RATEKEEPER_HOT_H
 #define RATEKEEPER_HOT_H
 
@@ -43,14 +43,14 @@ static inline bool decide_packed(const Shape *shape, const Limit *limit, u128 *s
     return evidence->allowed;
 }
 
-/* The log of a private table: its slot holds the address of the block.  What is known is not looked for again. */
+/* The log of a private table: its slot holds the address of a block.  What was found once is not searched for again. */
 static inline bool check_log(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
     const Part *part = shelf->shape->part;
     Slot *slot = find_packed(place);
     u64 words[1] = {slot ? slot->low : 0};
     Log log = log_view(part, words);
     u64 length = log_length(&log), gone = bisect_right(&log, (i64)now - (i64)limit->micros), used = length - gone;
-    evidence->told = true;
+    evidence->answered = true;
     evidence->allowed = used + cost <= limit->count;
     sliding_log_mend(&log, now);
     if (!evidence->allowed) {
@@ -62,7 +62,7 @@ static inline bool check_log(Shelf *shelf, Place place, const Limit *limit, u64 
     if (used + cost > log.room) {
         if (!reserve(shelf, words, now, limit, cost))
             return false;
-        gone = 0; /* the larger block has only what counts */
+        gone = 0; /* the larger block has only instants that still count */
         if (slot) {
             slot->low = words[0];
         } else {
@@ -82,7 +82,7 @@ static inline bool check_log(Shelf *shelf, Place place, const Limit *limit, u64 
     return true;
 }
 
-/* A window that needs a wide slot is decided where it lies.  False only without memory. */
+/* A window that needs a wide slot is decided in place.  False only if out of memory. */
 static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
     const Shape *shape = shelf->shape;
     u64 fresh[2 + MOST_SLICES], *record = fresh;
@@ -93,7 +93,7 @@ static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64
     else
         memset(fresh, 0, shape->words * sizeof(u64));
     evidence->allowed = sliding_window_decide(record, now, limit, cost);
-    witness_window(record, now, limit, cost, evidence);
+    window_evidence(record, now, limit, cost, evidence);
     if (slot < 0 && evidence->allowed) {
         slot = make_room(shelf, place, now, limit);
         if (slot < 0)
@@ -103,9 +103,9 @@ static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64
     return true;
 }
 
-/* False only without memory.  The region is held. */
+/* The caller has locked the region.  False only if out of memory. */
 static inline bool check_private(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
-    evidence->told = false;
+    evidence->answered = false;
     count_change(shelf);
     if (limit->algorithm == SLIDING_LOG)
         return check_log(shelf, place, limit, now, cost, evidence);
@@ -125,14 +125,14 @@ static inline bool check_private(Shelf *shelf, Place place, const Limit *limit, 
     return true;
 }
 
-/* A known key of a shared table, without its guard.  False: not known, or busy; go the long way.
+/* A key of a shared table, without its guard.  False: the key is new, or busy; take the slow path.
  *
  * The clock is read after the state, so no decision sees a state from its own future.  A refusal swaps the slot with
- * itself: that proves that what was read was not torn.
+ * itself, which proves that both halves of what was read belong together.
  */
 static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
                                 Evidence *evidence) {
-    evidence->told = false;
+    evidence->answered = false;
     for (;;) {
         Slot *slot = find_packed(place);
         if (!slot)
@@ -149,17 +149,17 @@ static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, b
     }
 }
 
-/* What a machine that cannot swap a slot keeps in wide ones too. */
+/* Decide a limit whose state is packed elsewhere, but wide on a machine without such swaps. */
 static __attribute__((noinline)) void decide_guarded(Shelf *shelf, const Place *place, size_t slot, const Limit *limit,
                                                      u64 now, u64 cost, u64 *words, Evidence *evidence) {
     const Shape *shape = shelf->shape;
     Item item = {.shelf = shelf, .limits = limit, .cost = cost, .place = *place, .slot = (i64)slot};
     bool allowed = decide_part(&item, shape->part, limit, words, now);
     put_shared(shape, place->region, slot, place->print, words);
-    bear_witness(&item, 0, words, now, cost, 0, allowed, evidence);
+    keep_evidence(&item, 0, words, now, cost, 0, allowed, evidence);
 }
 
-/* A known key of a shared table with wide slots and one limit, under its guard.  False: go the long way. */
+/* A key of a shared table with wide slots and one limit, under its guard.  False: take the slow path. */
 static inline bool check_guarded(Shelf *shelf, const Place *place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
                                  Evidence *evidence) {
     const Shape *shape = shelf->shape;
@@ -189,7 +189,7 @@ static inline bool check_guarded(Shelf *shelf, const Place *place, const Limit *
             copy_words(words, record, shape->words);
             evidence->allowed = sliding_window_decide(words, *now, limit, cost);
             put_shared(shape, region, (size_t)slot, place->print, words);
-            witness_window(words, *now, limit, cost, evidence);
+            window_evidence(words, *now, limit, cost, evidence);
         } else {
             copy_words(words, record, shape->words);
             decide_guarded(shelf, place, (size_t)slot, limit, *now, cost, words, evidence);

@@ -1,6 +1,6 @@
 /* The numbers that all rules share: whole microseconds, whole ticks, and one limit's terms.
  *
- * Law: no floats, no rounding.  An instant is below MOST_NOW microseconds and a limit keeps model.py's bounds,
+ * Law: no floats, no rounding.  An instant is below MOST_NOW microseconds and a limit keeps limit.py's bounds,
  * so a bucket's state, (now + recovery) * drain, stays below 2^79 and nothing here can overflow.
  * No Python.h: a plain C program can run every rule.
  */
@@ -17,9 +17,9 @@ typedef unsigned __int128 u128;
 typedef __int128 i128;
 
 #define MOST_NOW ((u64)1 << 52)     /* 142 years */
-#define MOST_COST 999999999999999ULL /* model.UNLIMITED */
-#define MOST_COUNT 1000000000000ULL  /* model.MOST */
-#define MOST_DRAIN ((u64)1 << 26)    /* model.MOST_DRAIN */
+#define MOST_COST 999999999999999ULL /* limit.UNLIMITED */
+#define MOST_COUNT 1000000000000ULL  /* limit.MOST */
+#define MOST_DRAIN ((u64)1 << 26)    /* limit.MOST_DRAIN */
 #define MOST_SLICES 100
 #define NEVER INT64_MIN               /* a retry_after of None */
 
@@ -27,7 +27,7 @@ enum algorithm { FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW, TOKEN_BUCKET, LEAKY_
 
 typedef struct {
     enum algorithm algorithm;
-    bool leases;  /* concurrency: a sliding log that gives back by the instant */
+    bool leases;  /* concurrency: a sliding log whose units are given back by their instant */
     u64 count;
     u64 micros;   /* the period */
     u64 slices;

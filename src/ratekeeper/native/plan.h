@@ -1,7 +1,7 @@
-/* Deciding the checks of a plan as one, on private or shared tables: all or nothing.
+/* Decide the checks of a plan as one, on private or shared tables: all or nothing.
  *
- * lock, read every state, then (with the instant known) decide on copies, then write, then unlock.  Nothing here
- * calls back into the interpreter, so nobody can come in between.
+ * Lock, read every state, read the clock, decide on copies, write, unlock.  Nothing here calls back into the
+ * interpreter, so no other Python code runs in between.
  */
 #ifndef RATEKEEPER_PLAN_H
 #define RATEKEEPER_PLAN_H
@@ -11,38 +11,40 @@
 #define MOST_PARTS 64
 
 typedef struct {
-    Shelf *shelf;        /* NULL: unlimited, nothing is kept */
+    Shelf *shelf;        /* NULL: unlimited, without states */
     const Limit *limits; /* one for each part */
     u64 hash;
     u64 cost;
     Place place;
     i64 slot;      /* -1: the key is not there */
-    u64 *old;      /* the record as it stands, and */
-    u64 *new;      /* as it will */
-    u64 pending;   /* units that earlier checks of this plan enter into the same logs */
+    u64 *old;      /* the record as it is */
+    u64 *new;      /* the record as it will be */
+    u64 pending;   /* units that earlier checks of this plan add to the same logs */
     u64 fits;      /* a bit for each part */
     int twin;      /* an earlier check of the same key, or -1 */
     bool last;     /* no later check of the same key */
     bool allowed;
 } Item;
 
-/* What an answer is worked out from when it is read.  Logs and sliced windows answer at once: they change or are long. */
+/* From what an answer is worked out when it is read.  Logs and sliced windows answer at once: their states are too long
+ * to be copied, and change.
+ */
 typedef struct {
-    bool told;  /* word: remaining, retry_after, reset_after; else the state itself */
+    bool answered; /* `word` is remaining, retry_after and reset_after; else it is the state */
     bool allowed;
     u64 word[3];
 } Evidence;
 
 static inline const Shape *shape_in(const Item *item) { return item->shelf->shape; }
 
-/* Guards are taken in one order by all processes, so two plans never wait for each other. */
+/* All processes lock guards in one order, so two plans never wait for each other. */
 static inline bool comes_before(const Item *a, const Item *b) {
     if (a->shelf->identity != b->shelf->identity)
         return a->shelf->identity < b->shelf->identity;
     return (uintptr_t)a->place.region < (uintptr_t)b->place.region;
 }
 
-/* The interpreter's lock is enough for what is private. */
+/* The interpreter's lock is enough for private tables. */
 static inline bool is_locked(const Region *region) {
 #ifdef RATEKEEPER_LOCKED
     return (void)region, true;
@@ -51,7 +53,7 @@ static inline bool is_locked(const Region *region) {
 #endif
 }
 
-/* `order` is a scratch row of as many pointers as there are items; returns how many regions were taken. */
+/* Returns how many regions were locked.  `order` is scratch memory: a pointer for each item. */
 static inline int lock_all(Item *items, int count, Item **order, int *error) {
     int regions = 0;
     *error = 0;
@@ -76,7 +78,7 @@ static inline int lock_all(Item *items, int count, Item **order, int *error) {
     for (int index = 0; index < regions; index++) {
         Region *region = order[index]->place.region;
         if (!region->guard) {
-            hold(&region->lock);
+            spin_lock(&region->lock);
         } else if ((*error = lock_guard(shape_in(order[index]), region))) {
             return index;
         }
@@ -90,7 +92,7 @@ static inline void unlock_all(Item **order, int regions) {
         if (region->guard)
             unlock_guard(region);
         else
-            let_go(&region->lock);
+            spin_unlock(&region->lock);
     }
 }
 
@@ -151,7 +153,7 @@ static inline bool decide_part(const Item *item, const Part *part, const Limit *
     }
 }
 
-/* Twin of several.py's decide: a part that fits where another does not stays as it was. */
+/* Twin of several.py's decide: if one part does not fit, the parts that do stay as they were. */
 static inline void decide_item(Item *items, int index, u64 now) {
     Item *item = items + index;
     item->allowed = true;
@@ -180,10 +182,10 @@ static inline void decide_item(Item *items, int index, u64 now) {
         }
 }
 
-/* The counters of more slices than one are too many to be kept: the answers are. */
-static inline void witness_window(const u64 *words, u64 now, const Limit *limit, u64 cost, Evidence *evidence) {
-    evidence->told = limit->slices > 1;
-    if (!evidence->told) {
+/* A window of several slices has too many counters to copy, so its answers are worked out now. */
+static inline void window_evidence(const u64 *words, u64 now, const Limit *limit, u64 cost, Evidence *evidence) {
+    evidence->answered = limit->slices > 1;
+    if (!evidence->answered) {
         copy_words(evidence->word, words, 3);
         return;
     }
@@ -192,7 +194,7 @@ static inline void witness_window(const u64 *words, u64 now, const Limit *limit,
     evidence->word[2] = sliding_window_reset_after(words, now, limit);
 }
 
-static inline void bear_witness(const Item *item, uint32_t each, u64 *record, u64 now, u64 cost, u64 pending,
+static inline void keep_evidence(const Item *item, uint32_t each, u64 *record, u64 now, u64 cost, u64 pending,
                                 bool allowed, Evidence *evidence) {
     const Part *part = shape_in(item)->part + each;
     const Limit *limit = item->limits + each;
@@ -200,12 +202,12 @@ static inline void bear_witness(const Item *item, uint32_t each, u64 *record, u6
     *evidence = (Evidence){false, allowed, {0, 0, 0}};
     if (part->algorithm == SLIDING_LOG) {
         Log log = item_log(item, part, record);
-        evidence->told = true;
+        evidence->answered = true;
         evidence->word[0] = sliding_log_remaining(&log, now, limit, pending);
         evidence->word[1] = (u64)(allowed ? 0 : sliding_log_retry_after(&log, now, limit, cost, pending));
         evidence->word[2] = sliding_log_reset_after(&log, now, limit, pending);
     } else if (part->algorithm == SLIDING_WINDOW) {
-        witness_window(words, now, limit, cost, evidence);
+        window_evidence(words, now, limit, cost, evidence);
     } else {
         copy_words(evidence->word, words, part->words);
     }
@@ -215,7 +217,7 @@ static inline void bear_witness(const Item *item, uint32_t each, u64 *record, u6
 static inline i64 retry_from(const Evidence *evidence, const Limit *limit, u64 now, u64 cost) {
     if (evidence->allowed)
         return 0;
-    if (evidence->told)
+    if (evidence->answered)
         return (i64)evidence->word[1];
     switch (limit->algorithm) {
     case FIXED_WINDOW: return fixed_window_retry_after(evidence->word, now, limit, cost);
@@ -224,7 +226,7 @@ static inline i64 retry_from(const Evidence *evidence, const Limit *limit, u64 n
     }
 }
 
-/* The logs of an item take `cost` units, or are only mended where a part was refused. */
+/* Add `cost` units to the logs of an item; a part that was refused is only repaired. */
 static inline void write_logs(Item *item, u64 now, u64 cost) {
     const Shape *shape = shape_in(item);
     for (uint32_t each = 0; each < shape->parts; each++) {
@@ -240,7 +242,7 @@ static inline void write_logs(Item *item, u64 now, u64 cost) {
     }
 }
 
-/* A block that moved is entered at once: its slot must never point to one that was given back. */
+/* Write the address of a block that moved at once: a slot must never point to freed memory. */
 static inline bool reserve_logs(Item *item, u64 now) {
     const Shape *shape = shape_in(item);
     for (uint32_t each = 0; each < shape->parts; each++) {
@@ -261,7 +263,7 @@ static inline bool reserve_logs(Item *item, u64 now) {
     return true;
 }
 
-/* Whether what is kept outside of logs changed. */
+/* Whether the record changed outside of its logs. */
 static inline bool differs(const Item *item) {
     const Shape *shape = shape_in(item);
     for (uint32_t each = 0; each < shape->parts; each++) {
@@ -273,7 +275,7 @@ static inline bool differs(const Item *item) {
     return false;
 }
 
-/* Write what was decided of one key; `cost` is what its logs take.  False only without memory. */
+/* Write the decision about one key; its logs take `cost` units.  False only if out of memory. */
 static inline bool write_item(Item *item, u64 now, u64 cost) {
     const Shape *shape = shape_in(item);
     Region *region = item->place.region;
@@ -302,7 +304,7 @@ static inline bool write_item(Item *item, u64 now, u64 cost) {
     return true;
 }
 
-/* Take the busy mark off a slot that is left as it was. */
+/* Remove the busy mark of a slot that stays as it was. */
 static inline void leave_item(Item *item) {
     if (item->shelf && item->twin < 0 && item->slot >= 0 && shape_in(item)->packed && item->place.region->guard) {
         Slot *slot = slots_of(item->place.region) + item->slot, seen = read_slot(slot);
@@ -316,7 +318,7 @@ static inline void leave_all(Item *items, int count) {
         leave_item(items + index);
 }
 
-/* Decide items that were read.  `evidence` has a place for each part of each item.  False only without memory. */
+/* Decide items that were read.  `evidence` has a place for each part of each item.  False only if out of memory. */
 static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidence *evidence) {
     bool all = true, done = true;
     for (int index = 0; index < count; index++) {
@@ -333,20 +335,20 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
         u64 *record = takes ? item->new : item->old;
         for (uint32_t each = 0; each < shape_in(item)->parts; each++) {
             bool allowed = item->allowed || (item->fits >> each & 1);
-            bear_witness(item, each, record, now, cost, pending, allowed, evidence++);
+            keep_evidence(item, each, record, now, cost, pending, allowed, evidence++);
         }
     }
     for (int index = 0; takes && index < count; index++)
         if (items[index].shelf && items[index].last)
             done = done && reserve_logs(items + index, now);
     if (takes && done) {
-        for (int fresh = 0; fresh < 2; fresh++) /* new keys last: a full table may forget one of the others for them */
+        for (int fresh = 0; fresh < 2; fresh++) /* new keys last: in a full table they may evict one of the others */
             for (int index = 0; index < count; index++) {
                 Item *item = items + index;
                 if (item->shelf && item->last && (item->slot < 0) == fresh)
                     done = write_item(item, now, item->pending + item->cost) && done;
             }
-    } else if (!peek && done) { /* only a state from the future, or above a lowered limit, is written on a refusal */
+    } else if (!peek && done) { /* a refusal writes only repairs: of a state from the future, or above a lowered limit */
         for (int index = 0; index < count; index++) {
             Item *item = items + index;
             if (!item->shelf || item->allowed || item->twin >= 0 || item->slot < 0)
@@ -378,7 +380,7 @@ static inline void refund_part(const Item *item, const Part *part, const Limit *
     }
 }
 
-/* Change the state of one item that was read, whatever it is.  False only without memory. */
+/* Take, refund or reset the state of one item that was read.  False only if out of memory. */
 static inline bool change_item(Item *item, enum change change, u64 now, i64 at, Evidence *evidence) {
     const Shape *shape = shape_in(item);
     bool done = true;
@@ -414,7 +416,7 @@ static inline bool change_item(Item *item, enum change change, u64 now, i64 at, 
         }
     }
     for (uint32_t each = 0; each < shape->parts; each++)
-        bear_witness(item, each, item->new, now, 0, taken, true, evidence + each);
+        keep_evidence(item, each, item->new, now, 0, taken, true, evidence + each);
     item->fits = ~(u64)0;
     if (taken)
         done = reserve_logs(item, now);

@@ -1,8 +1,8 @@
-/* What a slot keeps for a key: one part for each of its limits.
+/* The record of a key in its slot: one part for each of its limits.
  *
  * A record unpacked is a row of words, part after part: a bucket's ticks (low, high), a window's index and count, a
  * sliding window's index and counters, and for a log either the address of its block (private) or its head and
- * ring in place (shared).  Most records of one part are packed into the 79 bits that a 16-byte slot has for them.
+ * ring (shared).  Most records of one part are packed into the 79 bits that a 16-byte slot has for them.
  */
 #ifndef RATEKEEPER_RECORD_H
 #define RATEKEEPER_RECORD_H
@@ -24,7 +24,7 @@ typedef struct {
     enum algorithm algorithm;
     uint32_t offset; /* of its words in the record */
     uint32_t words;
-    uint32_t ring;   /* a shared log's places; 0: the log lives in a block of its own */
+    uint32_t ring;   /* capacity of a shared log; 0: the log is in a block of its own */
 } Part;
 
 typedef struct {
@@ -33,11 +33,11 @@ typedef struct {
     uint32_t digit;       /* bits of a counter in a packed window */
     uint32_t parts;
     uint32_t words;       /* of a whole record */
-    uint32_t first_ring;  /* places in the first block of a log: few keys ever need all */
+    uint32_t first_ring;  /* capacity of the first block of a log, as few keys ever need all */
     Part part[];
 } Shape;
 
-/* A log's block: how many instants it holds, where they start and how many there are, then the ring. */
+/* The block of a log: its capacity, where the instants start and how many there are, then the ring. */
 typedef struct {
     u64 head;
     u64 room;
@@ -51,7 +51,7 @@ static inline uint32_t bits_of(u64 value) {
 /* The bits of a counter if a packed slot can hold this limit's window; 0 if not. */
 static inline uint32_t digit_bits(const Limit *limit) {
     uint32_t index = bits_of((MOST_NOW - 1) * limit->slices / limit->micros);
-    if (limit->algorithm == FIXED_WINDOW) /* fits whatever the count, as a count is bounded by its period */
+    if (limit->algorithm == FIXED_WINDOW) /* always fits, as its period bounds the count */
         return (uint32_t)least(STATE_BITS - index, COUNT_BITS);
     uint32_t digit = (uint32_t)least((STATE_BITS - index) / 2, COUNT_BITS);
     return limit->slices == 1 && bits_of(limit->count) <= digit ? digit : 0;
@@ -66,7 +66,7 @@ static inline uint32_t part_words(const Limit *limit, bool shared) {
     }
 }
 
-/* `may_pack`: whether 16 bytes can be written at once, which a shared table needs. */
+/* `may_pack`: whether 16 bytes can be swapped atomically, which a shared table needs. */
 static inline Shape *shape_of(const Limit *limits, uint32_t parts, bool shared, bool may_pack) {
     Shape *shape = calloc(1, sizeof(Shape) + parts * sizeof(Part));
     if (!shape)
@@ -94,7 +94,7 @@ static inline Shape *shape_of(const Limit *limits, uint32_t parts, bool shared, 
     return shape;
 }
 
-/* Nearly all records are of two words or three: a call to copy them would take longer than they do. */
+/* Nearly all records have two or three words: calling memcpy would take longer than copying them. */
 static inline void copy_words(u64 *to, const u64 *from, uint32_t count) {
     if (count == 2 || count == 3) {
         u64 first = from[0], second = from[1];
@@ -144,13 +144,13 @@ static inline u128 pack(const Shape *shape, const u64 *words) {
     }
 }
 
-/* An empty log of a private table has no block; its view is never written to. */
+/* An empty log of a private table has no block; this view of it is never written. */
 static const u64 NOTHING_LOGGED = 0;
 
 static inline Log log_view(const Part *part, u64 *words) {
     if (part->ring) {
         if (*words >> 32 >= part->ring || (uint32_t)*words > part->ring)
-            *words = 0; /* the file was damaged: nothing is read or written outside of the ring */
+            *words = 0; /* the file was damaged: never read or write outside of the ring */
         return (Log){words, words + 1, part->ring};
     }
     Block *block = (Block *)(uintptr_t)words[0];
@@ -198,7 +198,7 @@ static inline u64 part_reset_after(const Part *part, u64 *words, u64 now, const 
     }
 }
 
-/* Twin of several.py's debt: how long what was used takes to come back, where limits differ in units. */
+/* Twin of several.py's debt, where limits differ in units: how long the used part takes to recover. */
 static inline u128 record_debt(const Shape *shape, u64 *words, u64 now, const Limit *limits) {
     if (shape->parts == 1)
         return part_debt(shape->part, words, now, limits);

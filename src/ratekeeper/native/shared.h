@@ -1,4 +1,4 @@
-/* A shelf whose regions lie in memory that processes share.  guard.h says why a killed process harms nobody. */
+/* States in memory that processes share.  guard.h says why a killed process does no harm. */
 #ifndef RATEKEEPER_SHARED_H
 #define RATEKEEPER_SHARED_H
 
@@ -7,7 +7,7 @@
 #define LINE 64
 #define IN_WHOLE_LINES(bytes) (((bytes) + LINE - 1) / LINE * LINE)
 
-/* The words of a record outside its rings: those that a half-done write could tear. */
+/* The words of a record outside its rings: those that an interrupted write could leave half done. */
 static inline uint32_t plain_words(const Shape *shape) {
     uint32_t words = 0;
     for (uint32_t index = 0; index < shape->parts; index++)
@@ -27,7 +27,7 @@ static inline size_t shared_bytes(const Shape *shape, uint32_t regions, uint32_t
     return region_bytes(shape, buckets) * regions;
 }
 
-/* Make the guards of a table that nobody else has seen yet; its memory is all zeros. */
+/* Make the guards of a new table, before other processes see it; its memory is all zeros. */
 static inline bool make_shared(const Shape *shape, void *memory, uint32_t regions, uint32_t buckets) {
     for (uint32_t index = 0; index < regions; index++)
         if (!make_guard((Guard *)((char *)memory + index * region_bytes(shape, buckets))))
@@ -57,7 +57,7 @@ static inline Shelf *shared_shelf(Shape *shape, void *memory, uint32_t regions, 
     return shelf;
 }
 
-/* The compiler must not move a write over this one; a killed process's own writes are seen in their order. */
+/* The compiler must not move a write across this one: a killed process leaves its writes in their order. */
 static inline void in_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); __atomic_thread_fence(__ATOMIC_RELEASE); }
 
 static inline void copy_plain(const Shape *shape, u64 *to, const u64 *record, bool back) {
@@ -73,7 +73,7 @@ static inline void copy_plain(const Shape *shape, u64 *to, const u64 *record, bo
     }
 }
 
-/* The owner of the guard died: put back what it was writing, and take its marks off. */
+/* The owner of the guard died: restore the record that it was writing, and remove its marks. */
 static inline void recover(const Shape *shape, Region *region) {
     Guard *guard = region->guard;
     if (guard->noted && guard->slot < (u64)region->buckets * BUCKET) {
@@ -89,7 +89,7 @@ static inline void recover(const Shape *shape, Region *region) {
         }
 }
 
-/* 0, or the error of the mutex. */
+/* Returns 0, or the error of the mutex. */
 static inline int lock_guard(const Shape *shape, Region *region) {
     int error = pthread_mutex_lock(&region->guard->mutex);
     if (error == OWNER_DIED) {
@@ -101,7 +101,7 @@ static inline int lock_guard(const Shape *shape, Region *region) {
 
 static inline void unlock_guard(Region *region) { pthread_mutex_unlock(&region->guard->mutex); }
 
-/* Mark a slot busy and return what it holds; nobody but the guard's owner, the caller, changes it then. */
+/* Mark a slot busy and return its value; then only the caller, who owns the guard, changes it. */
 static inline Slot make_busy(Slot *slot) {
     Slot seen = read_slot(slot);
     while (!swap_slot(slot, seen, (Slot){seen.high | BUSY, seen.low}))
@@ -131,7 +131,7 @@ static inline void put_shared(const Shape *shape, Region *region, size_t slot, u
                 word = at;
             }
     }
-    if (changed <= 1) { /* written at once, whenever its writer dies */
+    if (changed <= 1) { /* one write: complete or absent, whenever its process dies */
         if (changed)
             __atomic_store_n(record + word, words[word], __ATOMIC_RELAXED);
         return;
@@ -150,7 +150,7 @@ static inline void put_shared(const Shape *shape, Region *region, size_t slot, u
     guard->noted = 0;
 }
 
-/* Enter a key that is not there.  The slot is empty before it is the new key's: never half of each. */
+/* Add a new key.  The slot is emptied before it is the new key's: it is never half of each. */
 static inline size_t enter_shared(const Shape *shape, Place place, const u64 *words, u64 now, const Limit *limits) {
     for (;;) {
         u128 owed;
@@ -162,7 +162,7 @@ static inline size_t enter_shared(const Shape *shape, Place place, const u64 *wo
             if ((!print_in(seen) || part_debt(shape->part, plain, now, limits) <= owed) &&
                 swap_slot(there, seen, slot_with(place.print, pack(shape, words))))
                 return slot;
-            continue; /* its own key changed it meanwhile, or it was read torn: look again which one owes least */
+            continue; /* the slot changed meanwhile: choose again */
         }
         marks_of(place.region)[slot] = 0;
         in_order();

@@ -1,4 +1,4 @@
-/* SipHash-1-3 (Aumasson and Bernstein), keyed: nobody without the seed can aim two keys at one place.
+/* SipHash-1-3 (Aumasson and Bernstein), keyed: without the seed nobody can make keys that collide.
  *
  * `domain` keeps text apart from encoded bytes, so that "a" and b"a" are different keys.
  */
@@ -40,7 +40,7 @@ static inline u64 siphash(const u64 seed[2], u64 domain, const void *text, size_
     }
     u64 last = (u64)size << 56;
     const unsigned char *tail = bytes + whole;
-    switch (size & 7) { /* a switch, not a copy of unknown length: that would be a call */
+    switch (size & 7) { /* a switch, as memcpy of unknown length would be a call */
     case 7: last |= (u64)tail[6] << 48; /* fall through */
     case 6: last |= (u64)tail[5] << 40; /* fall through */
     case 5: last |= (u64)tail[4] << 32; /* fall through */

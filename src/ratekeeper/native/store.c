@@ -1,4 +1,4 @@
-/* Store: whole plans, on tables that its Python subclass finds. */
+/* Store: decides whole plans, on the tables of its Python subclass. */
 #include "batch.h"
 
 static PyObject *commit(StoreObject *self, PyObject *plan, bool peek) {
@@ -14,7 +14,7 @@ static PyObject *commit(StoreObject *self, PyObject *plan, bool peek) {
 static PyObject *store_check(StoreObject *self, PyObject *plan) { return commit(self, plan, false); }
 static PyObject *store_peek(StoreObject *self, PyObject *plan) { return commit(self, plan, true); }
 
-/* One after the other, each by itself. */
+/* Take, refund or reset the checks one by one, each by itself. */
 static PyObject *change_all(StoreObject *self, PyObject *plan, enum change change, PyObject *taken_at) {
     Batch batch;
     i64 at = 0;
@@ -23,7 +23,7 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
         at = PyLong_AsLongLongAndOverflow(taken_at, &overflow);
         if (at == -1 && !overflow && PyErr_Occurred())
             return NULL;
-        if (overflow || at >= (i64)MOST_NOW || at < 0) /* no such instant: later or earlier than all there are */
+        if (overflow || at >= (i64)MOST_NOW || at < 0) /* an impossible instant: later or earlier than all others */
             at = overflow > 0 || at > 0 ? (i64)MOST_NOW - 1 : -1;
     }
     if (!make_batch(self, plan, &batch))
@@ -94,7 +94,7 @@ static PyObject *part_to_python(const Part *part, const Limit *limit, const u64 
         for (u64 age = limit->slices + 1; found && age-- > 0;)
             add_digit(&found, 52, words[1 + age]);
         return found;
-    case SLIDING_LOG: /* copied: how many, then the instants */
+    case SLIDING_LOG: /* as copy_of wrote it: how many, then the instants */
         found = PyTuple_New((Py_ssize_t)words[0]);
         for (u64 index = 0; found && index < words[0]; index++) {
             PyObject *instant = PyLong_FromUnsignedLongLong(words[1 + index]);
@@ -111,7 +111,7 @@ static PyObject *part_to_python(const Part *part, const Limit *limit, const u64 
     }
 }
 
-/* A copy of an item's record with its logs written out, part after part; NULL without memory. */
+/* A copy of an item's record, part after part, with its logs in full; NULL if out of memory. */
 static u64 *copy_of(const Item *item) {
     const Shape *shape = shape_in(item);
     size_t size = 1;
@@ -160,7 +160,7 @@ static PyObject *store_states(StoreObject *self, PyObject *plan) {
     PyObject *found = NULL;
     u64 **copies = PyMem_Malloc((size_t)batch.count * sizeof(u64 *) + 1);
     int regions = copies ? open_items(self, &batch, 0, batch.count, &now) : -1;
-    if (regions >= 0) { /* copied first: making Python objects may run anything */
+    if (regions >= 0) { /* copied first, as making Python objects may run any code */
         for (int index = 0; index < batch.count; index++) {
             Item *item = batch.items + index;
             if (item->twin >= 0)
@@ -193,20 +193,20 @@ static PyObject *store_states(StoreObject *self, PyObject *plan) {
     return found;
 }
 
-static void forget_known(StoreObject *self) {
-    for (int index = 0; index < KNOWN_TABLES; index++) {
-        hold(&self->lock);
-        Known before = self->known[index];
-        self->known[index] = (Known){NULL, NULL, NULL};
-        let_go(&self->lock);
-        Py_XDECREF(before.space);
-        Py_XDECREF(before.limit);
-        Py_XDECREF((PyObject *)before.table);
+static void forget_cached(StoreObject *self) {
+    for (int index = 0; index < CACHED_TABLES; index++) {
+        spin_lock(&self->lock);
+        CachedTable old = self->cached[index];
+        self->cached[index] = (CachedTable){NULL, NULL, NULL};
+        spin_unlock(&self->lock);
+        Py_XDECREF(old.space);
+        Py_XDECREF(old.limit);
+        Py_XDECREF((PyObject *)old.table);
     }
 }
 
 static PyObject *store_forget(StoreObject *self, PyObject *unused) {
-    forget_known(self);
+    forget_cached(self);
     Py_RETURN_NONE;
 }
 
@@ -216,7 +216,7 @@ static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     if (!self)
         return NULL;
     for (PyTypeObject *each = type; each && !self->state; each = PyType_GetSlot(each, Py_tp_base))
-        self->state = PyType_GetModuleState(each); /* the subclass in Python has no module state of its own */
+        self->state = PyType_GetModuleState(each); /* a subclass in Python has no module state */
     PyErr_Clear();
     return (PyObject *)self;
 }
@@ -224,16 +224,16 @@ static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 static int store_traverse(StoreObject *self, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)Py_TYPE((PyObject *)self));
     Py_VISIT(self->nanos);
-    for (int index = 0; index < KNOWN_TABLES; index++) {
-        Py_VISIT(self->known[index].limit);
-        Py_VISIT((PyObject *)self->known[index].table);
+    for (int index = 0; index < CACHED_TABLES; index++) {
+        Py_VISIT(self->cached[index].limit);
+        Py_VISIT((PyObject *)self->cached[index].table);
     }
     return 0;
 }
 
 static int store_clear(StoreObject *self) {
     Py_CLEAR(self->nanos);
-    forget_known(self);
+    forget_cached(self);
     return 0;
 }
 
@@ -256,27 +256,28 @@ static int put_nanos(StoreObject *self, PyObject *nanos, void *unused) {
 
 static PyMethodDef store_methods[] = {
     {"check", (PyCFunction)store_check, METH_O, "check($self, plan, /)\n--\n\nTake every cost of the plan, or none."},
-    {"peek", (PyCFunction)store_peek, METH_O, "peek($self, plan, /)\n--\n\nSay what ``check`` would, and take nothing."},
+    {"peek", (PyCFunction)store_peek, METH_O,
+     "peek($self, plan, /)\n--\n\nReturn the decisions that ``check`` would make, and take nothing."},
     {"take", (PyCFunction)store_take, METH_O,
-     "take($self, plan, /)\n--\n\nTake of each cost what is there, up to all of it: to charge for what has been used "
-     "already."},
+     "take($self, plan, /)\n--\n\nTake as much of each cost as is left: to charge for what has been used already."},
     {"refund", (PyCFunction)(void (*)(void))store_refund, METH_VARARGS | METH_KEYWORDS,
-     "refund($self, plan, at=None)\n--\n\nGive each cost, taken at the instant ``at``, back: never above the capacity."},
+     "refund($self, plan, at=None)\n--\n\nGive back each cost, taken at the instant ``at``; never above the capacity."},
     {"reset", (PyCFunction)store_reset, METH_O, "reset($self, plan, /)\n--\n\nForget what the plan's keys used."},
     {"states", (PyCFunction)store_states, METH_O,
-     "states($self, plan, /)\n--\n\nNow, and the state of each check: to foresee a wait."},
+     "states($self, plan, /)\n--\n\nThe time, and the state of each check, to predict a wait."},
     {"prepare", (PyCFunction)store_prepare, METH_O,
-     "prepare($self, rows, /)\n--\n\nA plan of (space, limit, cost) that waits for keys: ``prepare(rows).check(keys)``."},
+     "prepare($self, rows, /)\n--\n\nA plan of (space, limit, cost) that only needs keys: ``prepare(rows).check(keys)``."},
     {"forget_tables", (PyCFunction)store_forget, METH_NOARGS,
      "forget_tables($self, /)\n--\n\nAsk ``table`` again for every space and limit."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef store_getset[] = {
-    {"nanos", (getter)get_nanos, (setter)put_nanos, "The clock: a function, or None for the machine's.", NULL},
+    {"nanos", (getter)get_nanos, (setter)put_nanos,
+     "The clock: a function that returns nanoseconds, or None for the machine's clock.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot store_slots[] = {
-    {Py_tp_doc, "Decides plans on tables that a subclass finds: ``table(space, limit)``."},
+    {Py_tp_doc, "Decides plans on the tables of a subclass: ``table(space, limit)``."},
     {Py_tp_new, store_new},
     {Py_tp_dealloc, store_free},
     {Py_tp_traverse, store_traverse},

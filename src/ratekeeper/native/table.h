@@ -1,11 +1,12 @@
-/* The key table: bounded, keyed, evicting what is closest to recovered.
+/* The key table: bounded, keyed by a secret hash, evicting the key that is closest to recovered.
  *
  * A hash picks one of many regions and, in it, two buckets of eight slots; a new key goes to the emptier one, into a
- * slot that is free or whose state has expired.  A private region grows while it is small; once it is full grown, the
- * new key takes the place of the least debt among its sixteen slots.  Keys are not kept: a slot has 48 bits of the
- * key's hash (a wide slot 64), and the region is chosen by others.
+ * slot that is free or whose state has expired.  A private region grows while it is small; at its full size, the new
+ * key replaces the key with the least debt among its sixteen slots.  Keys are not stored: a slot has 48 bits of the
+ * key's hash (a wide slot 64), and other bits choose the region.
  *
- * Whoever calls holds the region: the interpreter's lock, the region's own (free-threaded builds) or its guard (shared).
+ * The caller has locked the region: by the interpreter's lock, the region's own (free-threaded builds) or its guard
+ * (shared).
  */
 #ifndef RATEKEEPER_TABLE_H
 #define RATEKEEPER_TABLE_H
@@ -19,7 +20,7 @@
 #define BUCKET 8
 #define MOST_REGIONS 65536
 #define KEYS_PER_REGION 256
-#define SLACK 2 /* slots for each key that a full-grown table must hold */
+#define SLACK 2 /* slots for each key that a table of full size must hold */
 
 typedef struct {
     void *memory;     /* packed: slots; wide: marks, then records */
@@ -28,7 +29,7 @@ typedef struct {
     Guard *guard;     /* of shared tables */
 } Region;
 
-/* First blocks of logs, cut from large pieces: no header of the allocator's own on each. */
+/* The first blocks of logs are cut from large pieces, which saves the allocator's header on each. */
 #define SLAB_BLOCKS 256
 
 typedef struct piece {
@@ -38,7 +39,7 @@ typedef struct piece {
 
 typedef struct {
     Piece *pieces;
-    u64 *spare;     /* given back, each pointing to the next */
+    u64 *spare;     /* a list of free blocks, each pointing to the next */
     uint32_t used;  /* of the newest piece */
     uint32_t lock;
 } Slab;
@@ -46,18 +47,18 @@ typedef struct {
 typedef struct {
     Shape *shape;
     u64 seed[2];
-    u64 identity;       /* of a shared table, the same in all processes: the order in which guards are taken */
+    u64 identity;       /* of a shared table, the same in all processes: the order in which guards are locked */
     uint32_t regions;
     uint32_t most_buckets;
-    bool trusts_hash;   /* texts are hashed by the interpreter */
-    bool watched;       /* some table reads its clock by a call, which may let others in: */
-    u64 changes;        /* then writes are counted, and whoever comes back sees that something happened */
+    bool trusts_hash;   /* use the interpreter's hashes of texts */
+    bool watched;       /* a table has a clock in Python, which may let other threads write: */
+    u64 changes;        /* then writes are counted, so that the caller sees them */
     Region *region;
     Slab slab;
 } Shelf;
 
 typedef struct {
-    u64 print; /* what a slot keeps of the key's hash; never 0 */
+    u64 print; /* the part of the key's hash that is stored in a slot; never 0 */
     Region *region;
     uint32_t first, second; /* buckets */
 } Place;
@@ -67,7 +68,7 @@ static inline u64 print_of(const Shape *shape, u64 hash) {
     return print ? print : 1;
 }
 
-/* Two different buckets: one alone may be full of keys at their limit, where two never are. */
+/* Two different buckets: one alone may be full of keys at their limit, two hardly ever are. */
 static inline Place place_in(Region *region, u64 print) {
     Place place = {print, region, 0, 0};
     u64 mixed = print * 0x9E3779B97F4A7C15ULL;
@@ -111,17 +112,17 @@ static inline void fetch_early(const Shape *shape, Place place) {
     }
 }
 
-/* Locks of free-threaded builds: held for a decision, some tens of nanoseconds. */
+/* Spin locks, of free-threaded builds only: held for one decision, some tens of nanoseconds. */
 #ifdef RATEKEEPER_LOCKED
-static inline void hold(uint32_t *lock) {
+static inline void spin_lock(uint32_t *lock) {
     while (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE))
         while (__atomic_load_n(lock, __ATOMIC_RELAXED))
             sched_yield();
 }
-static inline void let_go(uint32_t *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }
+static inline void spin_unlock(uint32_t *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }
 #else
-static inline void hold(uint32_t *lock) { (void)lock; }
-static inline void let_go(uint32_t *lock) { (void)lock; }
+static inline void spin_lock(uint32_t *lock) { (void)lock; }
+static inline void spin_unlock(uint32_t *lock) { (void)lock; }
 #endif
 
 static inline void count_change(Shelf *shelf) {
@@ -138,7 +139,7 @@ static inline Block *new_block(Shelf *shelf, u64 room) {
         block = malloc(sizeof(Block) + room * sizeof(u64));
     } else {
         Slab *slab = &shelf->slab;
-        hold(&slab->lock);
+        spin_lock(&slab->lock);
         if (slab->spare) {
             block = (Block *)slab->spare;
             slab->spare = (u64 *)(uintptr_t)slab->spare[0];
@@ -154,7 +155,7 @@ static inline Block *new_block(Shelf *shelf, u64 room) {
             if (slab->pieces && slab->used < SLAB_BLOCKS)
                 block = (Block *)(slab->pieces->blocks + words * slab->used++);
         }
-        let_go(&slab->lock);
+        spin_unlock(&slab->lock);
     }
     if (block) {
         block->head = 0;
@@ -168,10 +169,10 @@ static inline void free_block(Shelf *shelf, Block *block) {
         free(block);
         return;
     }
-    hold(&shelf->slab.lock);
+    spin_lock(&shelf->slab.lock);
     *(u64 *)block = (u64)(uintptr_t)shelf->slab.spare;
     shelf->slab.spare = (u64 *)block;
-    let_go(&shelf->slab.lock);
+    spin_unlock(&shelf->slab.lock);
 }
 
 static inline Slot *find_packed(Place place) {
@@ -211,7 +212,7 @@ static inline void read_record(const Shape *shape, const Region *region, size_t 
         return;
     }
     const u64 *record = record_at(shape, region, slot);
-    for (uint32_t index = 0; index < shape->parts; index++) { /* a ring is read where it lies */
+    for (uint32_t index = 0; index < shape->parts; index++) { /* a ring is read in place */
         const Part *part = shape->part + index;
         copy_words(words + part->offset, record + part->offset, part->ring ? 1 : part->words);
     }
@@ -236,8 +237,8 @@ static inline u128 slot_debt(const Shape *shape, Region *region, size_t slot, u6
     return part_debt(shape->part, packed, now, limits);
 }
 
-/* The slot for a key that is not there: free or expired, in the emptier bucket; else the least debt of sixteen.
- * `owed` is what its key owes: 0, or somebody is forgotten.
+/* The slot for a new key: free or expired, in the emptier bucket; else the one with the least debt of sixteen.
+ * `owed` is the debt of its key: if it is not 0, that key is evicted.
  */
 static inline size_t choose(const Shape *shape, Place place, u64 now, const Limit *limits, u128 *owed) {
     size_t free_slot[2], best = 0;
@@ -291,7 +292,7 @@ static inline void drop_slot(Shelf *shelf, Region *region, size_t slot) {
     }
 }
 
-/* Empty the slots of what has expired. */
+/* Empty the slots of expired keys. */
 static inline void sweep(Shelf *shelf, Region *region, u64 now, const Limit *limits) {
     const Shape *shape = shelf->shape;
     for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
@@ -304,7 +305,7 @@ static inline void sweep(Shelf *shelf, Region *region, u64 now, const Limit *lim
         }
 }
 
-/* Put all into `larger`; false if something would have to be forgotten for that, and it can still be larger. */
+/* Copy all keys into `larger`; false if a key would be evicted, and a still larger region is possible. */
 static inline bool move_all(Shelf *shelf, Region *region, Region *larger, u64 now, const Limit *limits) {
     const Shape *shape = shelf->shape;
     bool last = larger->buckets == shelf->most_buckets;
@@ -323,7 +324,7 @@ static inline bool move_all(Shelf *shelf, Region *region, Region *larger, u64 no
     return true;
 }
 
-/* Make a private region a quarter larger, or more if that is too little, without what has expired. */
+/* Make a private region a quarter larger, or more if needed, and drop expired keys. */
 static inline bool grow(Shelf *shelf, Region *region, u64 now, const Limit *limits) {
     const Shape *shape = shelf->shape;
     Region larger = {region->memory, region->buckets, 0, NULL};
@@ -344,7 +345,7 @@ static inline bool grow(Shelf *shelf, Region *region, u64 now, const Limit *limi
     return true;
 }
 
-/* A slot of a private table for a key that is not there, emptied; -1 without memory. */
+/* An empty slot of a private table for a new key; -1 if out of memory. */
 static inline i64 make_room(Shelf *shelf, Place place, u64 now, const Limit *limits) {
     const Shape *shape = shelf->shape;
     for (;;) {
@@ -372,7 +373,7 @@ static inline void write_record(const Shape *shape, Region *region, size_t slot,
     }
 }
 
-/* Make the log of a private part ready to take `cost` more units; false without memory. */
+/* Make room in the log of a private part for `cost` more units; false if out of memory. */
 static inline bool reserve(Shelf *shelf, u64 *words, u64 now, const Limit *limit, u64 cost) {
     Block *block = (Block *)(uintptr_t)words[0];
     u64 used = 0;
@@ -414,8 +415,8 @@ static inline uint32_t buckets_for(u64 max_keys) {
 }
 
 static inline void forget_all(Shelf *shelf) {
-    for (uint32_t index = 0; index < shelf->regions; index++) /* all at once: their logs lie in common pieces */
-        hold(&shelf->region[index].lock);
+    for (uint32_t index = 0; index < shelf->regions; index++) /* all before the first is emptied: their logs share pieces */
+        spin_lock(&shelf->region[index].lock);
     for (uint32_t index = 0; index < shelf->regions; index++) {
         Region *region = shelf->region + index;
         if (!region->memory)
@@ -427,7 +428,7 @@ static inline void forget_all(Shelf *shelf) {
         region->memory = NULL;
         region->buckets = 0;
     }
-    hold(&shelf->slab.lock);
+    spin_lock(&shelf->slab.lock);
     while (shelf->slab.pieces) {
         Piece *next = shelf->slab.pieces->next;
         free(shelf->slab.pieces);
@@ -435,12 +436,12 @@ static inline void forget_all(Shelf *shelf) {
     }
     shelf->slab.spare = NULL;
     shelf->slab.used = 0;
-    let_go(&shelf->slab.lock);
+    spin_unlock(&shelf->slab.lock);
     for (uint32_t index = 0; index < shelf->regions; index++)
-        let_go(&shelf->region[index].lock);
+        spin_unlock(&shelf->region[index].lock);
 }
 
-/* Regions that nothing was put into yet cost no memory: most tables stay far below their bound. */
+/* Empty regions cost no memory, as most tables stay far below their bound. */
 #define FEW_REGIONS 128
 
 static inline Region *new_regions(uint32_t count) {

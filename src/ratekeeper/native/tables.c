@@ -1,4 +1,4 @@
-/* Shelf and Table: where the states of a limit lie, and `check`, the hot path. */
+/* Shelf: the states of a limit.  Table: `check` on them, the hot path. */
 #include "core.h"
 
 static bool shapes_agree(const Shape *a, const Shape *b) {
@@ -118,15 +118,14 @@ static PyObject *shelf_clear(ShelfObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* Slots that hold a key, expired or not. */
 static PyObject *shelf_keys(ShelfObject *self, void *unused) {
     u64 found = 0;
     for (uint32_t index = 0; index < self->shelf->regions; index++) {
         Region *region = self->shelf->region + index;
-        hold(&region->lock);
+        spin_lock(&region->lock);
         for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
             found += slot_taken(self->shelf->shape, region, slot);
-        let_go(&region->lock);
+        spin_unlock(&region->lock);
     }
     return PyLong_FromUnsignedLongLong(found);
 }
@@ -152,8 +151,8 @@ static PyGetSetDef shelf_getset[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot shelf_type_slots[] = {
-    {Py_tp_doc, "Shelf(limit, max_keys, seed, memory=None, identity=0)\n--\n\nThe states of the keys of limits that "
-                "understand each other's."},
+    {Py_tp_doc, "Shelf(limit, max_keys, seed, memory=None, identity=0)\n--\n\nThe states of all keys, for limits whose "
+                "states have the same layout."},
     {Py_tp_new, shelf_new},
     {Py_tp_dealloc, shelf_free},
     {Py_tp_methods, shelf_methods},
@@ -224,8 +223,7 @@ static void table_free(TableObject *self) {
 }
 
 /* (key, cost=1), positional or named. */
-static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *what, PyObject **key,
-                      PyObject **cost) {
+static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **key, PyObject **cost) {
     *key = count > 0 ? args[0] : NULL;
     *cost = count > 1 ? args[1] : NULL;
     bool fine = count <= 2;
@@ -239,14 +237,14 @@ static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, 
             *place = args[count + index];
     }
     if (!fine || !*key) {
-        PyErr_Format(PyExc_TypeError, "%s() takes a key and, as an option, a cost", what);
+        PyErr_SetString(PyExc_TypeError, "check() takes a key and, as an option, a cost");
         return false;
     }
     return true;
 }
 
-/* The long way for one key: several limits, wide slots, a shared key that is new. */
-static PyObject *check_one(TableObject *self, u64 hash, u64 cost, bool peek) {
+/* The slow path for one key: several limits, wide slots, or a new key of a shared table. */
+static PyObject *check_one(TableObject *self, u64 hash, u64 cost) {
     State *state = self->state;
     TermsObject *terms = self->terms;
     Shelf *shelf = self->shelf;
@@ -282,7 +280,7 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost, bool peek) {
             read_item(&item, 0);
             if (!self->nanos)
                 now = machine_clock();
-            kept = check_all(&item, 1, now, peek, evidence);
+            kept = check_all(&item, 1, now, false, evidence);
         }
         unlock_all(order, regions);
         if (changed)
@@ -290,7 +288,7 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost, bool peek) {
         if (!kept)
             PyErr_NoMemory();
         else
-            found = decision_from(terms, evidence, item.allowed, now, peek && item.allowed ? 0 : cost);
+            found = decision_from(terms, evidence, item.allowed, now, cost);
         break;
     }
 done:
@@ -309,18 +307,18 @@ static PyObject *decide_unlimited(TableObject *self, u64 cost) {
     return decision_from(self->terms, &evidence, true, now, cost);
 }
 
-/* Read a clock that is called, then take the region.  The call may let others in, and the instant must be later than
- * what they wrote; a clock that itself writes each time would be read for ever, so looking ends somewhere.
+/* Read a clock in Python, then lock the region.  The call may let other threads write, and the instant must be later
+ * than what they wrote: so read the clock again if they did, but not for ever, as the clock itself may write.
  */
-static bool hold_after_clock(TableObject *self, Region *region, u64 *now) {
+static bool lock_after_clock(TableObject *self, Region *region, u64 *now) {
     for (int look = 1;; look++) {
         u64 seen = changes_in(self->shelf);
         if (!read_nanos(self->state, self->nanos, now))
             return false;
-        hold(&region->lock);
+        spin_lock(&region->lock);
         if (seen == changes_in(self->shelf) || look == MOST_LOOKS)
             return true;
-        let_go(&region->lock);
+        spin_unlock(&region->lock);
     }
 }
 
@@ -332,7 +330,7 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
     if (__builtin_expect(!names && (count == 1 || count == 2), 1)) {
         key = args[0];
         price = count == 2 ? args[1] : NULL;
-    } else if (!arguments(args, count, names, "check", &key, &price))
+    } else if (!arguments(args, count, names, &key, &price))
         return NULL;
     if (!hash_key(state, self->home->shelf, key, false, &hash) || (price && !cost_from(state, price, &cost)))
         return NULL;
@@ -340,7 +338,7 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
         return decide_unlimited(self, cost);
     const Shape *shape = shelf->shape;
     if (shape->parts > 1)
-        return check_one(self, hash, cost, false);
+        return check_one(self, hash, cost);
     DecisionObject *decision = new_decision(state, self->terms);
     if (!decision)
         return NULL;
@@ -348,22 +346,22 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
         Region *region = region_of(shelf, hash);
         Place place;
         if (__builtin_expect(self->nanos == NULL, 1)) {
-            hold(&region->lock);
+            spin_lock(&region->lock);
             place = place_of(shelf, hash);
-            fetch_early(shape, place); /* memory answers while the clock is read */
+            fetch_early(shape, place); /* memory is loaded while the clock is read */
             now = machine_clock();
         } else {
 #ifndef RATEKEEPER_LOCKED
             fetch_early(shape, place_of(shelf, hash));
 #endif
-            if (!hold_after_clock(self, region, &now)) {
+            if (!lock_after_clock(self, region, &now)) {
                 Py_DECREF(decision);
                 return NULL;
             }
-            place = place_of(shelf, hash); /* others may have let the region grow */
+            place = place_of(shelf, hash); /* the region may have grown meanwhile */
         }
         bool kept = check_private(shelf, place, self->terms->limits, now, cost, &decision->evidence);
-        let_go(&region->lock);
+        spin_unlock(&region->lock);
         if (!kept) {
             Py_DECREF(decision);
             return PyErr_NoMemory();
@@ -380,23 +378,12 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
         if (shape->packed ? !check_shared(shelf, place, limit, by_machine, &now, cost, evidence)
                           : !check_guarded(shelf, &place, limit, by_machine, &now, cost, evidence)) {
             Py_DECREF(decision);
-            return check_one(self, hash, cost, false);
+            return check_one(self, hash, cost);
         }
     }
     decision->now = now;
     decision->cost = cost;
     return (PyObject *)decision;
-}
-
-static PyObject *table_peek(TableObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    PyObject *key, *price = NULL;
-    u64 hash, cost = 1;
-    if (!arguments(args, count, names, "peek", &key, &price))
-        return NULL;
-    if (!hash_key(self->state, self->home->shelf, key, false, &hash) ||
-        (price && !cost_from(self->state, price, &cost)))
-        return NULL;
-    return self->shelf ? check_one(self, hash, cost, true) : decide_unlimited(self, 0);
 }
 
 static PyObject *get_limit(TableObject *self, void *unused) { return Py_NewRef(self->terms->limit); }
@@ -418,15 +405,14 @@ static PyMethodDef table_methods[] = {
     {"check", (PyCFunction)(void (*)(void))table_check, METH_FASTCALL | METH_KEYWORDS,
      "check($self, /, key, cost=1)\n--\n\nTake ``cost`` for ``key`` if it fits.  A refusal takes nothing."},
     {"check_now", (PyCFunction)(void (*)(void))table_check, METH_FASTCALL | METH_KEYWORDS,
-     "check_now($self, /, key, cost=1)\n--\n\n``check``, which never waits."},
-    {"peek", (PyCFunction)(void (*)(void))table_peek, METH_FASTCALL | METH_KEYWORDS,
-     "peek($self, /, key, cost=1)\n--\n\nSay what ``check`` would, and take nothing."},
+     "check_now($self, /, key, cost=1)\n--\n\nThe same as ``check``, which never waits here."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef table_getset[] = {
-    {"limit", (getter)get_limit, NULL, "The limit, or several.", NULL},
-    {"shelf", (getter)get_shelf, NULL, "Where the states lie.", NULL},
-    {"nanos", (getter)get_nanos, (setter)put_nanos, "The clock: a function, or None for the machine's.", NULL},
+    {"limit", (getter)get_limit, NULL, "The limit, or the set of limits.", NULL},
+    {"shelf", (getter)get_shelf, NULL, "The states.", NULL},
+    {"nanos", (getter)get_nanos, (setter)put_nanos,
+     "The clock: a function that returns nanoseconds, or None for the machine's clock.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot table_slots[] = {

@@ -1,4 +1,4 @@
-/* Limits, keys, costs and instants: what comes from Python, checked and in numbers. */
+/* Limits, keys, costs and instants from Python, checked, as numbers. */
 #include "core.h"
 #include "siphash.h"
 
@@ -56,7 +56,7 @@ TermsObject *terms_from(State *state, PyObject *limit) {
     self->parts = 1;
     self->reason = PyObject_GetAttrString(limit, "reason");
     if (!self->reason)
-        PyErr_Clear(); /* most have none */
+        PyErr_Clear(); /* most limits have none */
     if (PyObject_HasAttrString(limit, "limits")) {
         several = PyObject_GetAttrString(limit, "limits");
         if (!several || !PyTuple_Check(several) || PyTuple_Size(several) < 1 || PyTuple_Size(several) > MOST_PARTS) {
@@ -110,7 +110,7 @@ static PyType_Slot terms_slots[] = {
 PyType_Spec terms_spec = {"ratekeeper.native.core.Terms", sizeof(TermsObject), 0,
                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, terms_slots};
 
-/* Whether the interpreter hashes text as we would: by SipHash, all 64 bits, with a key that nobody outside knows. */
+/* Whether the interpreter hashes text as we do: by SipHash, with all 64 bits and a secret key. */
 bool hashes_are_keyed(void) {
     const char *seed = getenv("PYTHONHASHSEED");
     PyObject *facts = PySys_GetObject("hash_info"), *flags = PySys_GetObject("flags");
@@ -135,7 +135,7 @@ bool hash_text(const Shelf *shelf, PyObject *key, u64 *hash) {
         *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
         return true;
     }
-    PyErr_Clear(); /* lone surrogates: as keys.wire writes them */
+    PyErr_Clear(); /* lone surrogates: encode as keys.wire does */
     PyObject *made = PyUnicode_AsEncodedString(key, "utf-8", "surrogatepass");
     if (!made)
         return false;
@@ -220,7 +220,7 @@ bool set_nanos(PyObject **place, PyObject *nanos) {
     }
     PyObject *before = *place;
     *place = nanos == Py_None ? NULL : Py_NewRef(nanos);
-#ifndef Py_GIL_DISABLED /* there another thread may be about to call it, and a clock is replaced once or never */
+#ifndef Py_GIL_DISABLED /* in such a build another thread may be about to call it: leak it, as it is replaced once */
     Py_XDECREF(before);
 #else
     (void)before;

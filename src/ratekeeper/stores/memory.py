@@ -98,14 +98,6 @@ class MemoryTable:
             if new is state or self.swap(key, state, new, now):
                 return decided(Decision, (allowed, limit, new, now, cost))
 
-    def peek(self, key: Key, cost: int = 1) -> Decision:
-        cost = whole_cost(cost)
-        limit = self.limit
-        state = self.states.get(encode(key), self.empty)
-        now = self.nanos() // 1000
-        allowed = limit.rule.decide(state, now, limit, cost)[1]
-        return decided(Decision, (allowed, limit, state, now, 0 if allowed else cost))
-
     def swap(self, key: str | bytes, old: State, new: State, now: int) -> bool:
         """Write ``new`` if the state of ``key`` is still ``old``; says whether it was."""
         states = self.states
