@@ -1,4 +1,4 @@
-"""aiohttp: rules for the application, a limit at a handler, and one that nobody limits.
+"""aiohttp: rules for the application, a limit on a handler, and an exempt handler.
 
 Run it: ``python -m examples.aiohttp_app``, then ``for i in 1 2 3 4 5 6; do curl -si localhost:8000/search; done``.
 """

@@ -1,4 +1,4 @@
-"""Django in one file: rules for the site, a limit at a view, plain and async, and a view that nobody limits.
+"""Django in one file: rules for the site, a limit on a view, plain and async, and an exempt view.
 
 Run it: ``python -m examples.django_app``, then ``for i in 1 2 3 4 5 6; do curl -si localhost:8000/search; done``.
 """
@@ -24,7 +24,7 @@ settings.configure(
 )
 django.setup()
 
-from ratekeeper.adapters.django import exempt, rate_limit  # noqa: E402 - Django wants its settings first
+from ratekeeper.adapters.django import exempt, rate_limit  # noqa: E402 - Django needs its settings first
 
 
 def home(request: HttpRequest) -> JsonResponse:

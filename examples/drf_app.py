@@ -1,4 +1,4 @@
-"""Django REST framework in one file: rules for the site, and a throttle at a view.
+"""Django REST framework in one file: rules for the site, and a throttle on a view.
 
 Run it: ``python -m examples.drf_app``, then ``for i in 1 2 3; do curl -si localhost:8000/report; done``.
 """
@@ -32,7 +32,7 @@ settings.configure(
 )
 django.setup()
 
-from rest_framework.decorators import api_view, throttle_classes  # noqa: E402 - Django wants its settings first
+from rest_framework.decorators import api_view, throttle_classes  # noqa: E402 - Django needs its settings first
 from rest_framework.request import Request  # noqa: E402
 from rest_framework.response import Response  # noqa: E402
 

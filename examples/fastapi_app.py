@@ -1,4 +1,4 @@
-"""FastAPI: rules for the application, and a limit at a route.
+"""FastAPI: rules for the application, and a limit on a route, which inherits their settings.
 
 Run it: ``python -m examples.fastapi_app``, then ``for i in 1 2 3 4 5 6; do curl -si localhost:8000/search; done``.
 """

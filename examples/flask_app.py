@@ -1,4 +1,4 @@
-"""Flask: rules for the application, a limit at a view, and a view that nobody limits.
+"""Flask: rules for the application, a limit on a view, and an exempt view.
 
 Run it: ``python -m examples.flask_app``, then ``for i in 1 2 3 4 5 6; do curl -si localhost:8000/search; done``.
 """

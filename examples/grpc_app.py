@@ -1,4 +1,4 @@
-"""gRPC: rules for a server, and a client that is told when to come back.
+"""gRPC: rules for a server, and a client that reads when it may try again.
 
 Run it: ``python -m examples.grpc_app``, and in another terminal ``python -m examples.grpc_app call``.
 Messages are plain bytes here; with generated code, the interceptor is added in the same way.
@@ -38,8 +38,8 @@ def call() -> None:
             try:
                 print(place(b"order %d" % number).decode())
             except grpc.RpcError as error:
-                told = dict(error.trailing_metadata())
-                print(f"{error.code().name}: {error.details()} ({told['grpc-retry-pushback-ms']} ms)")
+                trailers = dict(error.trailing_metadata())
+                print(f"{error.code().name}: {error.details()} ({trailers['grpc-retry-pushback-ms']} ms)")
 
 
 if __name__ == "__main__":

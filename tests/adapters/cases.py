@@ -50,13 +50,13 @@ class Case:
     steps: list[Step]
 
 
-def rules(*own: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    return {**settings, "rules": [{"name": f"rule-{number}", **rule} for number, rule in enumerate(own)]}
+def rules(*listed: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    return {**settings, "rules": [{"name": f"rule-{number}", **rule} for number, rule in enumerate(listed)]}
 
 
 CASES = [
     Case(
-        "what is held for a request comes back when its response is done",
+        "the lease of a request ends when its response is done",
         rules({"limit": "1 concurrent for 1 hour"}),
         [
             Step(expected={"ratelimit-policy": '"rule-0";q=1;qu="concurrent-requests"', "ratelimit": '"rule-0";r=0'}),
@@ -65,7 +65,7 @@ CASES = [
         ],
     ),
     Case(
-        "headers tell how it stands, and a refusal when to come back",
+        "headers say what is left, and a refusal when to try again",
         rules({"limit": "2/minute"}),
         [
             Step(expected={"x-ratelimit-limit": "2", "x-ratelimit-remaining": "1", "x-app": "yes", "retry-after": ABSENT,
@@ -85,7 +85,7 @@ CASES = [
         [Step(), Step(status=429), Step(peer=THERE), Step(peer=THERE, status=429)],
     ),
     Case(
-        "a header of the client's names nobody",
+        "a header that a client wrote identifies no client",
         rules({"limit": "1/minute"}),
         [Step(headers=(("X-Forwarded-For", "192.0.2.1"),)), Step(headers=(("X-Forwarded-For", "192.0.2.2"),), status=429)],
     ),
@@ -114,7 +114,7 @@ CASES = [
         ],
     ),
     Case(
-        "method overrides are not heard",
+        "method overrides are ignored",
         rules({"match": "POST /", "limit": "1/minute"}),
         [
             Step(method="POST"),
@@ -144,7 +144,7 @@ CASES = [
         ],
     ),
     Case(
-        "an address from elsewhere is forbidden, and told nothing else",
+        "an address outside allow_from is forbidden, and learns nothing else",
         rules({"match": "/admin/**", "allow_from": ["198.51.100.0/24"]}),
         [
             Step(path="/admin/x", status=403, expected={"retry-after": ABSENT, "x-ratelimit-limit": ABSENT},
@@ -154,7 +154,7 @@ CASES = [
         ],
     ),
     Case(
-        "all rules hold together, and a refusal takes from none",
+        "all rules apply together, and a refused request is charged to none",
         rules({"limit": "5/minute"}, {"match": "/a", "limit": "1/minute"}),
         [
             Step(path="/a", expected={"x-ratelimit-limit": "1", "x-ratelimit-remaining": "0"}),
@@ -176,7 +176,7 @@ CASES = [
         ],
     ),
     Case(
-        "who does not stop is blocked",
+        "a client that does not stop is blocked",
         rules({"limit": "1/second", "penalty": {"after": 2, "within": "1 minute", "block": "1 hour"}}),
         [
             Step(), Step(status=429), Step(status=429),
@@ -186,7 +186,7 @@ CASES = [
         ],
     ),
     Case(
-        "shadow counts and refuses nobody",
+        "shadow counts and refuses no request",
         rules({"limit": "1/minute", "mode": "shadow"}),
         [Step(), Step(expected={"x-ratelimit-limit": ABSENT, "retry-after": ABSENT}), Step()],
     ),
@@ -217,7 +217,7 @@ CASES = [
         [Step(), Step(status=429, expected={"retry-after": "60"}, body=b""), Step(method="HEAD", status=429, body=b"")],
     ),
     Case(
-        "a message of one's own",
+        "a custom message",
         rules({"limit": "1/minute", "message": "Slow down: {limit} a minute, back in {retry_after} s."}),
         [Step(), Step(status=429, body={"message": "Slow down: 1 a minute, back in 60 s."})],
     ),
@@ -227,7 +227,7 @@ CASES = [
         [Step(path="/stream", expected={"x-ratelimit-remaining": "0"}, body=b"onetwothree"), Step(path="/stream", status=429)],
     ),
     Case(
-        "users have their own, wherever they are, and others their address",
+        "users are counted from any address, and anonymous clients by address",
         rules({"by": "user", "limit": "1/minute"}, identity={"user": "header:X-Api-Key"}),
         [
             Step(headers=(("X-Api-Key", "ann"),)),
@@ -238,7 +238,7 @@ CASES = [
         ],
     ),
     Case(
-        "who is exempt is not counted",
+        "an exempt client is not counted",
         rules({"limit": "1/minute"}, exempt=["198.51.100.0/24"]),
         [Step(), Step(status=429), *[Step(peer=THERE, expected={"x-ratelimit-limit": ABSENT}) for _ in range(3)]],
     ),
@@ -286,11 +286,11 @@ def run(case: Case, make_client: Any) -> None:
 
 def compare(where: str, step: Step, answer: Answer) -> None:
     assert answer.status == step.status, (where, answer)
-    for name, value in step.expected.items():
-        found = [own for header, own in answer.headers if header == name]
-        assert found == ([] if value is ABSENT else [value]), (where, name, found)
+    for name, expected in step.expected.items():
+        values = [value for header, value in answer.headers if header == name]
+        assert values == ([] if expected is ABSENT else [expected]), (where, name, values)
     if isinstance(step.body, bytes):
         assert answer.body == step.body, where
     elif step.body is not None:
-        told = json.loads(answer.body)
-        assert {name: told.get(name) for name in step.body} == step.body, (where, told)
+        body = json.loads(answer.body)
+        assert {name: body.get(name) for name in step.body} == step.body, (where, body)

@@ -33,8 +33,8 @@ async def fetch(server, path, method="GET", peer=HERE, headers=()):
     async with ClientSession(connector=TCPConnector(local_addr=(peer, 0), force_close=True)) as session:
         url = URL(f"http://{server.host}:{server.port}{path}", encoded=True)
         async with session.request(method, url, headers=list(headers)) as answer:
-            found = [(name.lower(), value) for name, value in answer.headers.items()]
-            return Answer(answer.status, found, await answer.read())
+            headers = [(name.lower(), value) for name, value in answer.headers.items()]
+            return Answer(answer.status, headers, await answer.read())
 
 
 def serve(app, *requests):
@@ -42,7 +42,7 @@ def serve(app, *requests):
 
     async def main():
         async with TestServer(app) as server:
-            return [await fetch(server, **own) for own in requests]
+            return [await fetch(server, **each) for each in requests]
 
     return asyncio.run(main())
 
@@ -92,16 +92,16 @@ def test_a_limit_at_a_handler_counts_each_client_on_each_template():
     app = app_with(("/a/{item}", limited), ("/b", limited))
     paths = [("/a/1", HERE), ("/a/2", HERE), ("/b", HERE), ("/a/1", THERE)]
     answers = serve(app, *[{"path": path, "peer": peer} for path, peer in paths])
-    assert [own.status for own in answers] == [200, 429, 200, 200]
+    assert [each.status for each in answers] == [200, 429, 200, 200]
 
 
 def test_several_hold_together_and_tell_of_all():
     policy = Policy.parse(rules({"limit": "9/minute"}), clock=FakeClock(1000.0))
     app = app_with(("/", rate_limit("5/minute")(rate_limit("2/hour")(answer))), ("/free", answer), policy=policy)
     *answers, free = serve(app, *[{"path": "/"}] * 6, {"path": "/free"})
-    assert [own.status for own in answers] == [200, 200, 429, 429, 429, 429]
-    told = '"rule-0";q=9;w=60, "5/minute";q=5;w=60, "2/hour";q=2;w=3600'
-    assert [value for name, value in answers[0].headers if name == "ratelimit-policy"] == [told]
+    assert [each.status for each in answers] == [200, 200, 429, 429, 429, 429]
+    expected = '"rule-0";q=9;w=60, "5/minute";q=5;w=60, "2/hour";q=2;w=3600'
+    assert [value for name, value in answers[0].headers if name == "ratelimit-policy"] == [expected]
     assert dict(answers[2].headers)["ratelimit-policy"] == '"2/hour";q=2;w=3600'
     assert dict(answers[2].headers)["retry-after"] == "1800"
     assert dict(free.headers)["x-ratelimit-remaining"] == "6"  # four refusals gave the policy back what they had taken
@@ -129,8 +129,8 @@ def test_exempt_handlers_keep_their_own_limits():
     async def free(request):
         return web.Response()
 
-    own = exempt(rate_limit("2/minute")(answer))
-    app = app_with(("/", answer), ("/free", free), ("/own", own), policy=rules({"limit": "1/minute"}))
+    limited = exempt(rate_limit("2/minute")(answer))
+    app = app_with(("/", answer), ("/free", free), ("/own", limited), policy=rules({"limit": "1/minute"}))
     paths = ["/", "/", "/free", "/free", "/own", "/own", "/own", "/nowhere"]
     assert statuses(app, *paths) == [200, 429, 200, 200, 200, 200, 429, 429]
 
@@ -147,7 +147,7 @@ def test_views_and_sub_applications():
     app.add_subapp("/in", inner)
     client = {"headers": [("X-Forwarded-For", "192.0.2.1")]}
     answers = serve(app, *[{"path": path, **client} for path in ["/in/items", "/in/items", "/in/x", "/in/x", "/in/x"]])
-    assert [own.status for own in answers] == [200, 429, 200, 200, 429]
+    assert [each.status for each in answers] == [200, 429, 200, 200, 429]
     assert "x-ratelimit-limit" in dict(answers[0].headers)
 
 

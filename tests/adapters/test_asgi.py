@@ -175,13 +175,13 @@ def test_each_chunk_of_a_stream_is_sent_when_it_is_made_and_not_gathered():
 
 
 def test_the_application_can_read_the_verdict():
-    found = []
+    remaining = []
 
     async def app(scope, receive, send):
-        found.append(scope["ratekeeper.verdict"].remaining)
+        remaining.append(scope["ratekeeper.verdict"].remaining)
 
     asyncio.run(RateLimitMiddleware(app, policy=rules({"limit": "5/minute"}))(scope_of(Step()), None, None))
-    assert found == [4]
+    assert remaining == [4]
 
 
 def test_facts_are_what_the_application_verified():
@@ -244,7 +244,7 @@ def test_a_leaky_bucket_delays_instead_of_refusing():
     app = RateLimitMiddleware(application, policy)
     done = []
 
-    async def one(name):
+    async def call_as(name):
         heard = []
 
         async def receive_once():
@@ -260,7 +260,7 @@ def test_a_leaky_bucket_delays_instead_of_refusing():
         await app(scope_of(Step()), receive_once, send)
 
     async def main():
-        tasks = [asyncio.create_task(one(number)) for number in range(4)]
+        tasks = [asyncio.create_task(call_as(number)) for number in range(4)]
         for _ in range(8):
             for _ in range(20):
                 await asyncio.sleep(0)

@@ -119,9 +119,9 @@ def test_several_hold_together_and_tell_of_all_once(send, middleware):
 def test_users_are_counted_by_name_and_others_by_address(send):
     answer = plain_answer if send is send_plain else async_answer
     policy = rules({"by": "user", "limit": "1/minute"}, identity={"user": "app:user"})
-    for own in (policy, None):
-        view = answer if own else rate_limit("1/minute", by="user")(answer)
-        with site(own, path("", view)):
+    for site_policy in (policy, None):
+        view = answer if site_policy else rate_limit("1/minute", by="user")(answer)
+        with site(site_policy, path("", view)):
             sent = [send("GET", "/", headers={"X-User": user}).status_code for user in ("1", "1", "2")]
             assert sent == [200, 429, 200]
             assert statuses("/", "/", send=send) == [200, 429]
@@ -142,7 +142,7 @@ def test_facts_of_the_settings(send, facts):
         if isinstance(given, str) and __name__ != "tests.adapters.test_django":
             continue
         with site(policy, path("", plain_answer), FACTS=given):
-            assert [send("GET", "/", headers={"X-Name": own}).status_code for own in "aab"] == [200, 429, 200]
+            assert [send("GET", "/", headers={"X-Name": name}).status_code for name in "aab"] == [200, 429, 200]
 
 
 async def who_async(request):
@@ -155,8 +155,8 @@ def test_by_and_cost_are_functions_of_the_request(send):
     answer = plain_answer if send is send_plain else async_answer
     view = rate_limit("4/minute", by=by, cost=lambda request: int(request.GET.get("n", 1)))(answer)
     with site(None, path("", view)):
-        found = statuses("/?u=a&n=3", "/?u=a&n=2", "/?u=b&n=3", "/?n=3", "/?n=2", "/?n=0", send=send)
-        assert found == [200, 429, 200, 200, 429, 400]
+        answers = statuses("/?u=a&n=3", "/?u=a&n=2", "/?u=b&n=3", "/?n=3", "/?n=2", "/?n=0", send=send)
+        assert answers == [200, 429, 200, 200, 429, 400]
 
 
 def test_exempt_views():
@@ -238,9 +238,9 @@ def test_mistakes_surface_at_the_start():
     )
 
 
-def told(deploy=False):
-    found = run_checks(include_deployment_checks=deploy)
-    return [(own.id, own.msg) for own in found if own.id.startswith("ratekeeper.")]
+def check_messages(deploy=False):
+    messages = run_checks(include_deployment_checks=deploy)
+    return [(message.id, message.msg) for message in messages if message.id.startswith("ratekeeper.")]
 
 
 GOOD = rules({"limit": "1/minute"})
@@ -249,7 +249,7 @@ REAL = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 def test_checks_of_a_good_site_are_silent():
     with site(GOOD, middleware=[REAL, OURS]):
-        assert told() == []
+        assert check_messages() == []
 
 
 @pytest.mark.parametrize(
@@ -268,16 +268,18 @@ def test_checks_of_a_good_site_are_silent():
 )
 def test_checks_find_what_is_wrong(setting, middleware, expected):
     with site(middleware=middleware), override_settings(RATEKEEPER=setting):
-        assert expected in [number for number, _ in told()]
+        assert expected in [number for number, _ in check_messages()]
 
 
 def test_checks_know_of_proxies_and_processes():
     with site(GOOD, middleware=[OURS]), override_settings(SECURE_PROXY_SSL_HEADER=("HTTP_X_FORWARDED_PROTO", "https")):
-        assert [number for number, _ in told()] == ["ratekeeper.W004"]
+        assert [number for number, _ in check_messages()] == ["ratekeeper.W004"]
     trusting = {**GOOD, "trusted_proxies": ["10.0.0.0/8"]}
     with site(trusting, middleware=[OURS]), override_settings(USE_X_FORWARDED_HOST=True):
-        assert told() == []
-        assert told(deploy=True) == [("ratekeeper.W005", "Each process counts by itself: the store is memory://.")]
+        assert check_messages() == []
+        assert check_messages(deploy=True) == [
+            ("ratekeeper.W005", "Each process counts by itself: the store is memory://.")
+        ]
 
 
 def decorated(is_async):

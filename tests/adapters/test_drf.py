@@ -56,8 +56,8 @@ def statuses(*users, where="/", **more):
 
 
 def test_users_are_counted_by_name_and_others_by_address_in_all_views():
-    own = throttle(limit="1/minute")
-    with site(empty(), path("a/<int:n>", view(own)), path("b", view(own))):
+    limited = throttle(limit="1/minute")
+    with site(empty(), path("a/<int:n>", view(limited)), path("b", view(limited))):
         assert statuses("ann", where="/a/1") == [200]
         assert statuses("ann", "bob", where="/b") == [429, 200]
         assert statuses("", "", where="/a/2") == [200, 429]
@@ -103,9 +103,9 @@ def test_several_hold_together():
         assert [answer.status_code for answer in answers] == [200] + [429] * 8
         assert answers[0]["ratelimit-policy"] == '"wide";q=5;w=3600, "narrow";q=1;w=60'
         assert answers[1]["retry-after"] == "60"
-        assert get("/x")["x-ratelimit-remaining"] == "3"  # eight refusals took nothing from the wide one
+        assert get("/x")["x-ratelimit-remaining"] == "3"  # eight refusals took nothing from the wide limit
     route_limits.clear()
-    with site(empty(), path("", view(narrow, wide)), path("x", view(wide))):  # nor where the narrow one is asked first
+    with site(empty(), path("", view(narrow, wide)), path("x", view(wide))):  # nor if the narrow limit is asked first
         assert [get().status_code for _ in range(3)] == [200, 429, 429]
         assert get("/x")["x-ratelimit-remaining"] == "3"
 
@@ -129,12 +129,12 @@ def test_subject_and_cost_are_methods():
 def test_by_a_source_behind_a_proxy():
     with site(empty(trusted_proxies=["203.0.113.0/24"]), path("", view(throttle(limit="1/minute", by="ip")))):
         clients = ["192.0.2.1", "192.0.2.1", "192.0.2.2"]
-        assert [get(**{"X-Forwarded-For": own}).status_code for own in clients] == [200, 429, 200]
+        assert [get(**{"X-Forwarded-For": each}).status_code for each in clients] == [200, 429, 200]
 
 
 def test_words_of_a_rule():
-    own = throttle(limit="1/minute", words={"allow_from": ["198.51.100.0/24"], "message": "Not here."})
-    with site(empty(), path("", view(own))):
+    limited = throttle(limit="1/minute", words={"allow_from": ["198.51.100.0/24"], "message": "Not here."})
+    with site(empty(), path("", view(limited))):
         answer = get()
         assert (answer.status_code, answer.json(), "retry-after" in answer) == (403, {"detail": "Not here."}, False)
         assert statuses("", peer=THERE) == [200]
@@ -142,15 +142,15 @@ def test_words_of_a_rule():
 
 def test_the_middleware_and_a_throttle_are_told_as_one():
     policy = Policy.parse(rules({"limit": "9/minute"}))
-    with site(policy, path("", view(throttle(limit="2/minute", scope="own"))), middleware=[OURS]):
-        assert get()["ratelimit-policy"] == '"rule-0";q=9;w=60, "own";q=2;w=60'
+    with site(policy, path("", view(throttle(limit="2/minute", scope="mine"))), middleware=[OURS]):
+        assert get()["ratelimit-policy"] == '"rule-0";q=9;w=60, "mine";q=2;w=60'
 
 
 def test_facts_of_the_settings_reach_rules_of_tiers():
     tiers = {"tiers": {"from": "app:tier", "default": "free"}, "rules": []}
-    own = throttle(limit={"free": "1/minute", "paid": "2/minute"}, words={"settings": tiers})
+    limited = throttle(limit={"free": "1/minute", "paid": "2/minute"}, words={"settings": tiers})
     with (
-        site(None, path("", view(own))),
+        site(None, path("", view(limited))),
         override_settings(
             RATEKEEPER={"POLICY": None, "FACTS": lambda request: {"tier": request.headers.get("X-Tier")}}
         ),
@@ -160,10 +160,10 @@ def test_facts_of_the_settings_reach_rules_of_tiers():
 
 
 def test_a_throttle_holds_a_place_where_the_middleware_gives_it_back():
-    own = throttle(limit="1 concurrent")
+    limited = throttle(limit="1 concurrent")
 
     class Answer(APIView):
-        throttle_classes = (own,)
+        throttle_classes = (limited,)
 
         def get(self, request):
             if "broken" in request.query_params:

@@ -13,7 +13,7 @@ from ratekeeper.adapters.fastapi import RateLimit, document
 from ratekeeper.testing import FakeClock
 
 
-def client(app, peer="203.0.113.9"):
+def client_of(app, peer="203.0.113.9"):
     return TestClient(app, client=(peer, 40_000))
 
 
@@ -29,7 +29,7 @@ def app_with(*limits, path="/"):
 
 def test_each_client_has_its_own_by_default():
     app = app_with(RateLimit("2/minute", clock=FakeClock(100.0)))
-    here, there = client(app), client(app, "198.51.100.7")
+    here, there = client_of(app), client_of(app, "198.51.100.7")
     answers = [here.get("/") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert there.get("/").status_code == 200
@@ -58,7 +58,7 @@ def test_routes_are_templates_and_apart_unless_named():
     async def d(): ...
 
     paths = ["/a/1", "/a/2", "/b", "/c", "/d"]
-    assert [client(app).get(path).status_code for path in paths] == [200, 429, 200, 200, 429]
+    assert [client_of(app).get(path).status_code for path in paths] == [200, 429, 200, 200, 429]
 
 
 def by_plain(request: Request):
@@ -85,10 +85,10 @@ async def by_chained(user: Annotated[str | None, Depends(current_user)]):
     "by", [by_plain, by_async, by_injected, by_chained, "header:X-User", lambda request: by_plain(request)]
 )
 def test_by_is_any_function_or_source(by):
-    own = client(app_with(RateLimit("1/minute", by=by)))
+    client = client_of(app_with(RateLimit("1/minute", by=by)))
     users = ["a", "a", "b", None, None]
     headers = [{"X-User": user} if user else {} for user in users]
-    assert [own.get("/", headers=each).status_code for each in headers] == [200, 429, 200, 200, 429]
+    assert [client.get("/", headers=each).status_code for each in headers] == [200, 429, 200, 200, 429]
 
 
 def cost_plain(request: Request):
@@ -101,35 +101,37 @@ async def cost_injected(x_cost: Annotated[int, Header()]):
 
 @pytest.mark.parametrize("cost", [cost_plain, cost_injected])
 def test_cost_is_any_function(cost):
-    own = client(app_with(RateLimit("10/minute", cost=cost)))
-    answers = [own.get("/", headers={"X-Cost": str(each)}) for each in (7, 4, 3, 0)]
+    client = client_of(app_with(RateLimit("10/minute", cost=cost)))
+    answers = [client.get("/", headers={"X-Cost": str(each)}) for each in (7, 4, 3, 0)]
     assert [answer.status_code for answer in answers] == [200, 429, 200, 400]
 
 
 def test_several_hold_together_and_tell_of_all():
     store = MemoryStore()
     minute = RateLimit("5/minute", name="minute", store=store)
-    own = client(app_with(minute, RateLimit("2/hour", name="hour")))
-    answers = [own.get("/") for _ in range(6)]
+    client = client_of(app_with(minute, RateLimit("2/hour", name="hour")))
+    answers = [client.get("/") for _ in range(6)]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429, 429, 429]
     assert answers[0].headers["ratelimit-policy"] == '"minute";q=5;w=60, "hour";q=2;w=3600'
     assert answers[1].headers.get_list("ratelimit") == ['"hour";r=0;t=1']
-    again = client(app_with(minute)).get("/")
+    again = client_of(app_with(minute)).get("/")
     assert again.headers["x-ratelimit-remaining"] == "2"  # the refusals by the hour took nothing from the minute
 
 
 def test_what_the_last_of_three_refuses_the_others_get_back_once():
     store = MemoryStore(clock=FakeClock(1000.0))
     second = RateLimit("9/hour", name="second", store=store)
-    own = client(app_with(RateLimit("9/minute", name="first", store=store), second, RateLimit("1/hour", store=store)))
-    assert [own.get("/").status_code for _ in range(5)] == [200, 429, 429, 429, 429]
-    assert client(app_with(second)).get("/").headers["x-ratelimit-remaining"] == "7"
+    client = client_of(
+        app_with(RateLimit("9/minute", name="first", store=store), second, RateLimit("1/hour", store=store))
+    )
+    assert [client.get("/").status_code for _ in range(5)] == [200, 429, 429, 429, 429]
+    assert client_of(app_with(second)).get("/").headers["x-ratelimit-remaining"] == "7"
 
 
 def test_behind_the_middleware_its_fields_and_these_are_one():
     app = app_with(RateLimit("2/minute", name="mine"))
     app.add_middleware(RateLimitMiddleware, policy={"rules": [{"name": "all", "limit": "9/minute"}]})
-    answer = client(app).get("/")
+    answer = client_of(app).get("/")
     assert answer.headers.get_list("ratelimit-policy") == ['"all";q=9;w=60, "mine";q=2;w=60']
     assert answer.headers.get_list("x-ratelimit-remaining") == ["1"]
 
@@ -143,9 +145,9 @@ def test_a_router_and_a_shared_store():
     async def a(): ...
 
     app.include_router(router)
-    assert [client(app).get("/api/a").status_code for _ in range(2)] == [200, 429]
+    assert [client_of(app).get("/api/a").status_code for _ in range(2)] == [200, 429]
     again = app_with(RateLimit("1/minute", store=store), path="/api/a")  # as another process would
-    assert client(again).get("/api/a").status_code == 429
+    assert client_of(again).get("/api/a").status_code == 429
 
 
 def test_the_verdict_can_be_used():
@@ -156,14 +158,14 @@ def test_the_verdict_can_be_used():
     async def home(verdict: Annotated[object, Depends(limit)]):
         return verdict.remaining
 
-    assert client(app).get("/").json() == 8
+    assert client_of(app).get("/").json() == 8
 
 
 def test_forwarded_addresses_need_a_trusted_proxy():
-    spoofed = client(app_with(RateLimit("1/minute")))
+    spoofed = client_of(app_with(RateLimit("1/minute")))
     assert [spoofed.get("/", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in (1, 2)] == [200, 429]
     settings = {"trusted_proxies": ["203.0.113.0/24"]}
-    behind = client(app_with(RateLimit("1/minute", settings=settings)))
+    behind = client_of(app_with(RateLimit("1/minute", settings=settings)))
     assert [behind.get("/", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in (1, 2, 1)] == [
         200,
         200,
@@ -180,10 +182,10 @@ def test_websockets():
         await socket.send_text("hello")
         await socket.close()
 
-    own = client(app)
-    with own.websocket_connect("/chat") as socket:
+    client = client_of(app)
+    with client.websocket_connect("/chat") as socket:
         assert socket.receive_text() == "hello"
-    with pytest.raises(WebSocketDisconnect) as closed, own.websocket_connect("/chat"):
+    with pytest.raises(WebSocketDisconnect) as closed, client.websocket_connect("/chat"):
         pass
     assert closed.value.code == 1013
 
@@ -202,6 +204,6 @@ def test_refusals_are_in_the_openapi_document():
 
 def test_a_leaky_bucket_delays():
     clock = FakeClock(100.0)
-    own = client(app_with(RateLimit("2/second burst 3", algorithm="leaky_bucket", clock=clock)))
-    assert [own.get("/").status_code for _ in range(3)] == [200] * 3
+    client = client_of(app_with(RateLimit("2/second burst 3", algorithm="leaky_bucket", clock=clock)))
+    assert [client.get("/").status_code for _ in range(3)] == [200] * 3
     assert clock.now == 100.0 + 0.5 + 0.5

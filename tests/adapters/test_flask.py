@@ -34,9 +34,9 @@ def test_cases(case):
         RateLimiter(app, policy)
 
         def send(step):
-            own = app.test_client()
+            client = app.test_client()
             overrides = {"REMOTE_ADDR": step.peer}
-            answer = own.open(step.path, method=step.method, headers=list(step.headers), environ_overrides=overrides)
+            answer = client.open(step.path, method=step.method, headers=list(step.headers), environ_overrides=overrides)
             with answer:
                 fields = [(name.lower(), value) for name, value in answer.headers]
                 return Answer(answer.status_code, fields, answer.data)
@@ -94,8 +94,8 @@ def test_several_hold_together_and_tell_of_all(app):
     assert answers[1].headers.getlist("ratelimit") == ['"2/hour";r=0;t=1']
     assert answers[2].headers.getlist("ratelimit-policy") == ['"2/hour";q=2;w=3600']
     assert answers[2].headers["retry-after"] == "1800"
-    asked = policy.explain(Request("GET", "/", HERE))
-    assert "7 of 9 left" in asked.steps[0].text  # four refusals by the hour gave the others back what they had taken
+    explanation = policy.explain(Request("GET", "/", HERE))
+    assert "7 of 9 left" in explanation.steps[0].text  # the four refusals by the hour took nothing from the others
 
 
 def test_blueprints_nested_too(app):
@@ -130,7 +130,7 @@ def test_exempt_views_and_blueprints(app):
     @limiter.exempt
     @limiter.limit("2/minute")
     def own():
-        return "its own limit still holds"
+        return "its own limit still applies"
 
     app.get("/")(lambda: "home")
     assert statuses(app, "/", "/", "/health", "/health", "/status", "/status") == [200, 429, 200, 200, 200, 200]
@@ -151,7 +151,7 @@ def test_by_and_cost_are_functions_without_arguments(app):
 
     answers = [get(app, "/?n=3", headers={"X-User": user}).status_code for user in "aab"]
     assert answers == [200, 429, 200]
-    assert statuses(app, "/?n=3", "/?n=2", "/?n=0") == [200, 429, 400]  # nobody's name: counted by address
+    assert statuses(app, "/?n=3", "/?n=2", "/?n=0") == [200, 429, 400]  # no name: counted by address
 
 
 def test_facts_name_the_user(app):
@@ -227,7 +227,7 @@ def test_proxies_of_the_policy_are_believed_at_routes_too(app):
     limiter = RateLimiter(app, {"trusted_proxies": ["203.0.113.0/24"], "rules": []})
     app.get("/")(limiter.limit("1/minute")(lambda: "ok"))
     clients = ["192.0.2.1", "192.0.2.1", "192.0.2.2"]
-    assert [get(app, headers={"X-Forwarded-For": own}).status_code for own in clients] == [200, 429, 200]
+    assert [get(app, headers={"X-Forwarded-For": each}).status_code for each in clients] == [200, 429, 200]
 
 
 def test_within_the_wsgi_middleware_all_is_told_once(app):

@@ -26,15 +26,15 @@ STATUS = {"OK": 200, "RESOURCE_EXHAUSTED": 429, "UNAVAILABLE": 503, "PERMISSION_
 HTTP_ONLY = {
     "preflights do not count and pass an exhausted limit",
     "a browser may read a refusal",
-    "method overrides are not heard",
+    "method overrides are ignored",
     "a stream passes untouched",
     "clients are apart",  # all calls come from one loopback address
-    "an address from elsewhere is forbidden, and told nothing else",
-    "who does not stop is blocked",
-    "who is exempt is not counted",
+    "an address outside allow_from is forbidden, and learns nothing else",
+    "a client that does not stop is blocked",
+    "an exempt client is not counted",
     "the route is a template, never the path",  # a method is called by its name
 }
-TOLD = ("ratelimit", "x-ratelimit", "retry-after")
+SENT = ("ratelimit", "x-ratelimit", "retry-after")
 
 
 def plain_behaviour(request, context):
@@ -77,20 +77,20 @@ async def async_echo(requests, context):
 
 
 class Service(grpc.GenericRpcHandler):
-    def __init__(self, **own):
-        self.own = own
+    def __init__(self, **behaviours):
+        self.behaviours = behaviours
 
     def service(self, details):
         name = details.method.rpartition("/")[2]
         if name == "missing":
             return None
         if name in ("stream", "writer"):
-            return grpc.unary_stream_rpc_method_handler(self.own[name])
+            return grpc.unary_stream_rpc_method_handler(self.behaviours[name])
         if name == "sum":
-            return grpc.stream_unary_rpc_method_handler(self.own[name])
+            return grpc.stream_unary_rpc_method_handler(self.behaviours[name])
         if name == "echo":
-            return grpc.stream_stream_rpc_method_handler(self.own[name])
-        return grpc.unary_unary_rpc_method_handler(self.own["unary"])
+            return grpc.stream_stream_rpc_method_handler(self.behaviours[name])
+        return grpc.unary_unary_rpc_method_handler(self.behaviours["unary"])
 
 
 PLAIN = {"unary": plain_behaviour, "stream": plain_stream, "sum": plain_sum, "echo": plain_echo}
@@ -104,9 +104,9 @@ ASYNC = {
 
 
 class PlainServer:
-    def __init__(self, policy, facts=None, own=PLAIN):
+    def __init__(self, policy, facts=None, behaviours=PLAIN):
         self.server = grpc.server(ThreadPoolExecutor(4), interceptors=[RateLimitInterceptor(policy, facts)])
-        self.server.add_generic_rpc_handlers([Service(**own)])
+        self.server.add_generic_rpc_handlers([Service(**behaviours)])
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     def __enter__(self):
@@ -143,8 +143,8 @@ class PlainServer:
 class AsyncServer:
     """The same on an event loop: each call runs it until the answer is there."""
 
-    def __init__(self, policy, facts=None, own=ASYNC):
-        self.policy, self.facts, self.own = policy, facts, own
+    def __init__(self, policy, facts=None, behaviours=ASYNC):
+        self.policy, self.facts, self.behaviours = policy, facts, behaviours
 
     def __enter__(self):
         self.runner = asyncio.Runner()
@@ -155,7 +155,7 @@ class AsyncServer:
         self.server = grpc.aio.server(
             ThreadPoolExecutor(2), interceptors=[AsyncRateLimitInterceptor(self.policy, self.facts)]
         )
-        self.server.add_generic_rpc_handlers([Service(**self.own)])
+        self.server.add_generic_rpc_handlers([Service(**self.behaviours)])
         port = self.server.add_insecure_port("127.0.0.1:0")
         await self.server.start()
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -186,11 +186,11 @@ class AsyncServer:
                 if messages is None
                 else self.channel.stream_stream(path)(iter(messages))
             )
-            found = []
+            parts = []
             with suppress(grpc.RpcError):
                 async for part in stream:
-                    found.append(part)  # noqa: PERF401 - what came before an error counts
-            return found, await stream.code()
+                    parts.append(part)  # noqa: PERF401 - what came before an error counts
+            return parts, await stream.code()
 
         return self.runner.run(main())
 
@@ -205,10 +205,10 @@ class AsyncServer:
 
 
 def gather(call):
-    found = []
+    parts = []
     with suppress(grpc.RpcError):
-        found.extend(call)
-    return found, call.code()
+        parts.extend(call)
+    return parts, call.code()
 
 
 def metadata(headers):
@@ -222,7 +222,7 @@ def as_calls(case):
     """The case with its GETs as calls, from the loopback address of a channel."""
     text = json.dumps(case.rules).replace("GET /", "POST /").replace("203.0.113.0/24", "127.0.0.0/8")
     steps = [
-        replace(step, method="POST", expected={k: v for k, v in step.expected.items() if k.startswith(TOLD)},
+        replace(step, method="POST", expected={k: v for k, v in step.expected.items() if k.startswith(SENT)},
                 body=step.body if step.body == b"ok" else None)
         for step in case.steps
         if step.method == "GET" and step.path.isalnum() | step.path.replace("/", "").isalnum() | (step.path == "/")
@@ -260,10 +260,10 @@ def test_a_refusal_says_when_to_come_back(make):
     with make(policy) as server:
         server.call("/shop.Orders/Create")
         _, code, details, trailing = server.call("/shop.Orders/Create")
-    found = dict(trailing)
+    metadata = dict(trailing)
     assert (code, details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many requests. Try again in 9 seconds.")
-    assert (found["retry-after"], found["grpc-retry-pushback-ms"]) == ("9", "8572")
-    status = Status.FromString(found["grpc-status-details-bin"])
+    assert (metadata["retry-after"], metadata["grpc-retry-pushback-ms"]) == ("9", "8572")
+    status = Status.FromString(metadata["grpc-status-details-bin"])
     assert (status.code, status.message) == (code.value[0], details)
     info = RetryInfo()
     assert status.details[0].Unpack(info)
@@ -310,7 +310,7 @@ def test_handlers_that_write_and_plain_handlers_on_a_loop():
     with AsyncServer(rules({"limit": "1/minute"})) as server:
         assert server.stream("/writer") == ([b"one", b"two", b"three"], grpc.StatusCode.OK)
         assert server.stream("/writer") == ([], grpc.StatusCode.RESOURCE_EXHAUSTED)
-    with AsyncServer(rules({"limit": "1/minute"}), own=PLAIN) as server:
+    with AsyncServer(rules({"limit": "1/minute"}), behaviours=PLAIN) as server:
         assert [server.call("/x")[1].name for _ in range(2)] == ["OK", "RESOURCE_EXHAUSTED"]
 
 
@@ -352,7 +352,7 @@ def test_a_caller_that_left_the_queue_gives_its_place_back(caplog):
     policy = Policy.parse(rules({"limit": "1/second burst 2 leaky_bucket"}), clock=clock)
     back, give_back = Event(), policy.give_back
     policy.give_back = lambda verdict: (give_back(verdict), back.set())
-    with PlainServer(policy, facts, own={"unary": unary}) as server:
+    with PlainServer(policy, facts, behaviours={"unary": unary}) as server:
         server.call("/x")
         gone.wait()
         gone.clear()
@@ -361,10 +361,10 @@ def test_a_caller_that_left_the_queue_gives_its_place_back(caplog):
         leaving.cancel()
         gone.wait()
         clock.advance(1)
-        back.wait(10)  # the place is given back by the server's own thread
+        back.wait(10)  # a thread of the server gives the place back
     assert called == [100.0]
     assert policy.check(Request("POST", "/x", "127.0.0.1")).remaining == 1
-    assert not caplog.records  # nobody's fault
+    assert not caplog.records  # it is not an error
 
 
 @pytest.mark.parametrize(

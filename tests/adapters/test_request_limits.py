@@ -1,4 +1,4 @@
-"""Places that a request holds: refused while others hold them, and given back however a request ends."""
+"""Leases of a request: others are refused meanwhile, and the slot is free again however the request ends."""
 
 import asyncio
 
@@ -49,14 +49,14 @@ def test_asgi_holds_a_place_while_the_application_runs():
             await send({"type": "http.response.body", "body": b"ok"})
 
         async def call(path="/"):
-            told = []
+            messages = []
 
             async def send(message):
-                told.append(message)
+                messages.append(message)
 
-            sent.append(told)
+            sent.append(messages)
             await RateLimitMiddleware(app, policy)(scope(path), nothing, send)
-            return told[0]["status"], dict(told[0]["headers"])
+            return messages[0]["status"], dict(messages[0]["headers"])
 
         with pytest.raises(OSError, match="broken"):
             await call("/broken")
@@ -220,17 +220,17 @@ def test_fastapi_dependencies_hold_until_the_response_is_done(middleware):
             app.add_middleware(RateLimitMiddleware, policy=Policy.parse(rules(middleware), clock=clock))
 
         async def call(query=b""):
-            told = []
+            messages = []
 
             async def send(message):
-                told.append(message)
+                messages.append(message)
 
-            asked = {**scope("/held"), "query_string": query, "http_version": "1.1", "scheme": "http"}
+            http_scope = {**scope("/held"), "query_string": query, "http_version": "1.1", "scheme": "http"}
             try:
-                await app(asked, nothing, send)
+                await app(http_scope, nothing, send)
             except OSError:
                 return 500
-            return told[0]["status"]
+            return messages[0]["status"]
 
         first = asyncio.create_task(call())
         await inside.wait()
@@ -262,7 +262,7 @@ def test_a_dependency_that_refuses_gives_back_what_the_middleware_took():
     answers = [client.get("/") for _ in range(6)]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429, 429, 429]
     assert policy.check(Request(peer=HERE)).remaining == 7
-    for answer in answers:  # one set of fields, whoever refused
+    for answer in answers:  # one set of headers, whichever limit refused
         names = [name for name, _ in answer.headers.multi_items()]
         assert len(names) == len(set(names))
 

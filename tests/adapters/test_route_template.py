@@ -30,7 +30,7 @@ async def answer(request: Request) -> Response[str]:
 
 
 class From:
-    """An application whose requests come from ``peer``: the test client of Litestar has but one address."""
+    """An application whose requests come from ``peer``: the test client of Litestar has only one address."""
 
     def __init__(self, app):
         self.app = app
@@ -47,12 +47,12 @@ def test_litestar(case):
     def client(policy):
         app = Litestar([answer], middleware=[DefineMiddleware(RateLimitMiddleware, policy=policy)], openapi_config=None)
         app.asgi_handler = near = From(app.asgi_handler)
-        own = TestClient(app)
+        client = TestClient(app)
 
         def send(step):
             near.peer = step.peer
-            found = own.request(step.method, step.path, headers=list(step.headers), follow_redirects=False)
-            return Answer(found.status_code, [(k.lower(), v) for k, v in found.headers.items()], found.content)
+            answer = client.request(step.method, step.path, headers=list(step.headers), follow_redirects=False)
+            return Answer(answer.status_code, [(k.lower(), v) for k, v in answer.headers.items()], answer.content)
 
         return send
 
@@ -84,11 +84,11 @@ def test_quart(case):
 
             async def send(step):
                 peer = {"client": (step.peer, 40_000)}
-                found = await app.test_client().open(
+                answer = await app.test_client().open(
                     step.path, method=step.method, headers=list(step.headers), scope_base=peer
                 )
-                headers = [(name.lower(), value) for name, value in found.headers.items()]
-                return Answer(found.status_code, headers, await found.get_data())
+                headers = [(name.lower(), value) for name, value in answer.headers.items()]
+                return Answer(answer.status_code, headers, await answer.get_data())
 
             return lambda step: runner.run(send(step))
 

@@ -81,7 +81,7 @@ def asgi(app):
             "path": unquote(raw), "raw_path": raw.encode("ascii", "replace"), "root_path": "", "query_string": b"",
             "headers": [(b"host", b"localhost")], "client": ("203.0.113.9", 1), "server": ("127.0.0.1", 80),
         }  # fmt: skip
-        told = []
+        messages = []
 
         bodies = [{"type": "http.request", "body": b"", "more_body": False}]
 
@@ -89,12 +89,12 @@ def asgi(app):
             return bodies.pop() if bodies else await asyncio.Event().wait()
 
         async def send(message):
-            told.append(message)
+            messages.append(message)
 
         loop.run_until_complete(app(scope, receive, send))
-        headers = {name: value.decode("latin-1") for name, value in told[0]["headers"]}
-        body = b"".join(message.get("body", b"") for message in told[1:])
-        return told[0]["status"], headers.get(b"ratelimit-policy", ""), body.decode("utf-8", "replace").strip('"')
+        headers = {name: value.decode("latin-1") for name, value in messages[0]["headers"]}
+        body = b"".join(message.get("body", b"") for message in messages[1:])
+        return messages[0]["status"], headers.get(b"ratelimit-policy", ""), body.decode("utf-8", "replace").strip('"')
 
     call.close = loop.close
     return call
@@ -102,14 +102,14 @@ def asgi(app):
 
 def wsgi(app):
     def call(spelling):
-        told = []
+        started = []
         environ = {
             "REQUEST_METHOD": "GET", "PATH_INFO": unquote_to_bytes(spelling).decode("latin-1"), "SCRIPT_NAME": "",
             "QUERY_STRING": "", "REMOTE_ADDR": "203.0.113.9", "SERVER_NAME": "localhost", "SERVER_PORT": "80",
             "wsgi.url_scheme": "http", "wsgi.input": BytesIO(), "wsgi.errors": StringIO(), "HTTP_HOST": "localhost",
         }  # fmt: skip
-        body = b"".join(app(environ, lambda status, headers, *_: told.append((status, dict(headers)))))
-        status, headers = told[0]
+        body = b"".join(app(environ, lambda status, headers, *_: started.append((status, dict(headers)))))
+        status, headers = started[0]
         policy = {name.lower(): value for name, value in headers.items()}.get("ratelimit-policy", "")
         return int(status[:3]), policy, body.decode("utf-8", "replace")
 
@@ -136,7 +136,7 @@ def fastapi_app():
     where = {"login": "/login", "slash": "/final/", "item": "/items/{id}", "deep": "/a/{id}/c",
              "files": "/files/{id:path}", "inner": "/in/side", "accents": "/caf\u00e9"}  # fmt: skip
     for name, route in where.items():
-        app.get(route)(lambda name=name: name)  # the default is a query parameter that nobody sends
+        app.get(route)(lambda name=name: name)  # the default is a query parameter that no request has
     return asgi(RateLimitMiddleware(app, Policy.parse(RULES)))
 
 

@@ -17,31 +17,31 @@ def parsed(kind, value):
 
 
 def check_fields(verdict, dialect="draft-11"):
-    fields = [(name.decode(), value) for name, value in verdict.headers]
-    found = dict(fields)
-    for name, value in fields:
+    fields = {name.decode(): value for name, value in verdict.headers}
+    assert len(fields) == len(verdict.headers)
+    for name, value in fields.items():
         assert name == name.lower()
         assert value.isascii()
         assert not set(value) & set(b"\r\n\0")
-    reset = CHECKS[dialect](found)
-    if "x-ratelimit-warning" in found:
-        for _, about in parsed("list", found["x-ratelimit-warning"]):
+    reset = CHECKS[dialect](fields)
+    if "x-ratelimit-warning" in fields:
+        for _, about in parsed("list", fields["x-ratelimit-warning"]):
             assert set(about) in ({"used"}, {"grace"})
     if not verdict.allowed:
         if verdict.retry_after is None:
-            assert "retry-after" not in found
+            assert "retry-after" not in fields
         else:
-            after = int(found["retry-after"])
+            after = int(fields["retry-after"])
             assert after >= 1
-            assert found["retry-after"].isdigit()
+            assert fields["retry-after"].isdigit()
             refused = [(label.leased, decision.retry_after) for label, decision in verdict.limits if not decision]
             exact = max(0.0 if leased else wait for leased, wait in refused)  # a lease may come back at any moment
             assert exact <= after < exact + 1 or after == 1
             assert reset == after if dialect == "draft-11" else reset >= after
-        assert found["cache-control"] == b"no-store"
+        assert fields["cache-control"] == b"no-store"
     else:
-        assert "retry-after" not in found
-    return found
+        assert "retry-after" not in fields
+    return fields
 
 
 def whole(value, least=0):
@@ -50,9 +50,9 @@ def whole(value, least=0):
     return value
 
 
-def check_draft_11(found):
-    """Returns the seconds until more comes; None where no time is told."""
-    policies = {name: dict(more) for name, more in parsed("list", found["ratelimit-policy"])}
+def check_draft_11(fields):
+    """Returns the seconds until more comes; None if the field names no time."""
+    policies = {name: dict(more) for name, more in parsed("list", fields["ratelimit-policy"])}
     assert len(policies) >= 1
     for name, more in policies.items():
         assert type(name) is str
@@ -60,13 +60,13 @@ def check_draft_11(found):
         if more.pop("qu", "requests") == "requests":
             whole(more.pop("w"), 1)
         assert not more
-    ((name, more),) = parsed("list", found["ratelimit"])
+    ((name, more),) = parsed("list", fields["ratelimit"])
     assert name in policies
     assert set(more) <= {"r", "t"}
     whole(more["r"])
-    assert "t" in more or b"concurrent-requests" in found["ratelimit-policy"]
-    if "x-ratelimit-warning" in found:
-        assert {name for name, _ in parsed("list", found["x-ratelimit-warning"])} <= set(policies)
+    assert "t" in more or b"concurrent-requests" in fields["ratelimit-policy"]
+    if "x-ratelimit-warning" in fields:
+        assert {name for name, _ in parsed("list", fields["x-ratelimit-warning"])} <= set(policies)
     return whole(more["t"], 1) if "t" in more else None
 
 
@@ -78,42 +78,42 @@ def check_windows(items):
             whole(more["w"], 1)
 
 
-def check_draft_7(found):
-    values = {name: value for name, (value, more) in parsed("dictionary", found["ratelimit"]).items() if not more}
+def check_draft_7(fields):
+    values = {name: value for name, (value, more) in parsed("dictionary", fields["ratelimit"]).items() if not more}
     assert list(values) == ["limit", "remaining", "reset"]
     assert whole(values["remaining"]) <= whole(values["limit"])
-    check_windows(parsed("list", found["ratelimit-policy"]))
+    check_windows(parsed("list", fields["ratelimit-policy"]))
     return whole(values["reset"])
 
 
-def check_plain(found, prefix=""):
+def check_plain(fields, prefix=""):
     values = {}
     for name in ("remaining", "reset"):
-        values[name], more = parsed("item", found[f"{prefix}ratelimit-{name}"])
+        values[name], more = parsed("item", fields[f"{prefix}ratelimit-{name}"])
         whole(values[name])
         assert not more
-    (limit, more), *windows = parsed("list", found[f"{prefix}ratelimit-limit"])
+    (limit, more), *windows = parsed("list", fields[f"{prefix}ratelimit-limit"])
     assert not more
     assert values["remaining"] <= whole(limit)
     check_windows(windows)
     return values["reset"], windows
 
 
-def check_draft_6(found):
-    reset, windows = check_plain(found)
+def check_draft_6(fields):
+    reset, windows = check_plain(fields)
     assert not windows
-    check_windows(parsed("list", found["ratelimit-policy"]))
+    check_windows(parsed("list", fields["ratelimit-policy"]))
     return reset
 
 
-def check_draft_3(found):
-    reset, windows = check_plain(found)
+def check_draft_3(fields):
+    reset, windows = check_plain(fields)
     assert windows
     return reset
 
 
-def check_x(found):
-    reset, windows = check_plain(found, "x-")
+def check_x(fields):
+    reset, windows = check_plain(fields, "x-")
     assert not windows
     return reset
 
@@ -173,10 +173,10 @@ def test_an_independent_parser_takes_every_field():
             refused += not verdict.allowed
             if fields not in distinct:  # the same bytes need no second parse
                 distinct[fields] = True
-                found = check_fields(verdict, dialect)
+                fields = check_fields(verdict, dialect)
                 dialects[dialect] += 1
-                warned += "x-ratelimit-warning" in found
-                never += "retry-after" not in found and not verdict.allowed
+                warned += "x-ratelimit-warning" in fields
+                never += "retry-after" not in fields and not verdict.allowed
     assert refused > tier.steps(20_000)
     assert len(distinct) > tier.steps(2000)
     assert all(dialects[dialect] > tier.steps(200, 20) for dialect in CHECKS)
@@ -184,7 +184,7 @@ def test_an_independent_parser_takes_every_field():
     assert never > tier.steps(20, 1)
 
 
-def one(limit, dialects, advance=0.0, times=1, **rule):
+def headers_of(limit, dialects, advance=0.0, times=1, **rule):
     clock = FakeClock(1_000_000.0)
     policy = Policy.parse(
         {"response": {"headers": dialects}, "rules": [{"name": "r", "limit": limit, **rule}]}, clock=clock
@@ -209,31 +209,32 @@ def one(limit, dialects, advance=0.0, times=1, **rule):
     ],
 )
 def test_the_effective_window(limit, times, expected):
-    assert f"ratelimit: {expected}" in one(limit, ["draft-11"], times=times)
+    assert f"ratelimit: {expected}" in headers_of(limit, ["draft-11"], times=times)
 
 
 def test_dialects():
-    assert one("10/minute", ["x-ratelimit-delta"], times=4) == [
+    assert headers_of("10/minute", ["x-ratelimit-delta"], times=4) == [
         "x-ratelimit-limit: 10", "x-ratelimit-remaining: 6", "x-ratelimit-reset: 24",
     ]  # fmt: skip
-    assert one(["10/minute", "50/hour"], ["draft-7"]) == [
+    assert headers_of(["10/minute", "50/hour"], ["draft-7"]) == [
         "ratelimit: limit=10, remaining=9, reset=6", "ratelimit-policy: 10;w=60, 50;w=3600",
     ]  # fmt: skip
-    assert one("10/minute", ["draft-6"]) == [
+    assert headers_of("10/minute", ["draft-6"]) == [
         "ratelimit-limit: 10", "ratelimit-remaining: 9", "ratelimit-reset: 6", "ratelimit-policy: 10;w=60",
     ]  # fmt: skip
-    assert one(["10/minute", "50/hour"], ["draft-3"]) == [
+    assert headers_of(["10/minute", "50/hour"], ["draft-3"]) == [
         "ratelimit-limit: 10, 10;w=60, 50;w=3600", "ratelimit-remaining: 9", "ratelimit-reset: 6",
     ]  # fmt: skip
     assert (
-        one(["10/minute", "50/hour"], ["draft-11"])[0] == 'ratelimit-policy: "r-minute";q=10;w=60, "r-hour";q=50;w=3600'
+        headers_of(["10/minute", "50/hour"], ["draft-11"])[0]
+        == 'ratelimit-policy: "r-minute";q=10;w=60, "r-hour";q=50;w=3600'
     )
-    assert one("10/minute", []) == []
+    assert headers_of("10/minute", []) == []
 
 
 def test_reset_is_the_time_of_full_recovery(monkeypatch):
     monkeypatch.setattr("ratekeeper.http.headers.time", lambda: 1_700_000_000.25)
-    assert one("10/minute", ["x-ratelimit"], times=4)[2] == "x-ratelimit-reset: 1700000025"
+    assert headers_of("10/minute", ["x-ratelimit"], times=4)[2] == "x-ratelimit-reset: 1700000025"
 
 
 def test_a_rule_that_hides_is_not_shown():

@@ -139,16 +139,16 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
 def test_of_ten_thousand_elements_only_the_last_are_read(header):
-    """Attack 1: who writes a long header into it costs no more than who writes a short one."""
+    """Attack 1: a long header costs no more than a short one."""
     prefix = "for=" if header == "Forwarded" else ""
     trusting = Addresses(["10.0.0.0/8"], header=header)
     chain = [f"{prefix}10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(10_000)]
-    found = trusting.find(Request(peer="10.0.0.1", headers=[(header, ", ".join(chain))]))
-    assert found.trusted  # the last that could be named: not "no limit", and nobody else's
+    client = trusting.find(Request(peer="10.0.0.1", headers=[(header, ", ".join(chain))]))
+    assert client.trusted  # the last address that was read: a limit still applies, and not another client's
     assert len(trusting._cache) <= 33
     spoofed = [*chain, prefix + "198.51.100.7", prefix + "10.9.9.9"]
     assert trusting.find(Request(peer="10.0.0.1", headers=[(header, ", ".join(spoofed))])).subject == "198.51.100.7"
-    lines = [(header, one) for one in spoofed]
+    lines = [(header, element) for element in spoofed]
     assert trusting.find(Request(peer="10.0.0.1", headers=lines)).subject == "198.51.100.7"
 
 
@@ -156,5 +156,5 @@ def test_a_quote_that_a_client_opened_far_to_the_left_hides_only_himself():
     trusting = Addresses(["10.0.0.0/8"], header="Forwarded")
     for opened in ('for="' + "x" * 9_000, '"' * 9_001, "\\" * 5_000 + '"', 'for="' + "y" * 4_070):
         line = f"{opened}, for=198.51.100.7"
-        found = trusting.find(Request(peer="10.0.0.1", headers=[("Forwarded", line)]))
-        assert found.subject in ("198.51.100.7", "10.0.0.1")
+        client = trusting.find(Request(peer="10.0.0.1", headers=[("Forwarded", line)]))
+        assert client.subject in ("198.51.100.7", "10.0.0.1")

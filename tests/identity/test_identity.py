@@ -1,4 +1,4 @@
-"""Who is counted: sources, what stands in for a missing one, tiers, and that no two subjects share a key."""
+"""Identifying clients: sources, the address in place of a missing source, tiers; two subjects never share a key."""
 
 import hashlib
 
@@ -13,8 +13,8 @@ PEER = "203.0.113.9"
 
 
 def key(by, request, **identity):
-    own = Identity(Addresses(identity.pop("trusted", ())), **identity)
-    return key_of(own, by if isinstance(by, tuple) else (by,), "/pattern")(Caller(own, request))
+    configured = Identity(Addresses(identity.pop("trusted", ())), **identity)
+    return key_of(configured, by if isinstance(by, tuple) else (by,), "/pattern")(Caller(configured, request))
 
 
 def request(peer=PEER, **more):
@@ -33,16 +33,16 @@ def test_a_missing_identity_is_counted_by_address_and_apart_from_everybody_who_h
 
 
 def test_secrets_appear_in_no_key():
-    for source, own in [
+    for source, sent in [
         ("header:X-Api-Key", {"headers": {"X-Api-Key": "s3cret"}}),
         ("header:Authorization", {"headers": {"Authorization": "Bearer s3cret"}}),
         ("cookie:sid", {"headers": {"Cookie": "a=b; sid=s3cret"}}),
         ("query:key", {"path": "/?key=s3cret"}),
         ("api_key", {"headers": {"X-Api-Key": "s3cret"}}),
     ]:
-        found = key(source, request(**own))
-        assert found.startswith("=key:"), source
-        assert "s3cret" not in found
+        counted = key(source, request(**sent))
+        assert counted.startswith("=key:"), source
+        assert "s3cret" not in counted
 
 
 def test_one_of_two_is_no_answer():
@@ -103,8 +103,8 @@ def tiers(source, **more):
     )
 
 
-def limit_of(policy, **own):
-    decisions = policy.check(request(**own)).decisions
+def limit_of(policy, **sent):
+    decisions = policy.check(request(**sent)).decisions
     return decisions[0].limit if decisions else None
 
 

@@ -36,10 +36,10 @@ def keys():
     }
 
 
-def policy(**own):
+def policy_with(**jwt_settings):
     return Policy.parse(
         {
-            "identity": {"user": "jwt:sub", "jwt": own},
+            "identity": {"user": "jwt:sub", "jwt": jwt_settings},
             "tiers": {"from": "jwt:plan", "default": "free"},
             "rules": [{"name": "r", "by": "user", "limit": {"free": "10/minute", "paid": "1000/minute"}}],
         }
@@ -56,29 +56,29 @@ def seen(policy, token, peer="203.0.113.9"):
 
 
 def test_a_secret():
-    own = policy(secret=SECRET)
+    policy = policy_with(secret=SECRET)
     good = jwt.encode({"sub": "42", "plan": "paid"}, SECRET, "HS256")
-    assert seen(own, good) == ("user:42", "paid")
-    assert seen(own, good) == ("user:42", "paid")  # remembered
+    assert seen(policy, good) == ("user:42", "paid")
+    assert seen(policy, good) == ("user:42", "paid")  # from the cache
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
 def test_public_keys(keys, algorithm):
-    own = policy(key=public_pem(keys[algorithm]), algorithms=[algorithm])
-    assert seen(own, jwt.encode({"sub": "42"}, keys[algorithm], algorithm)) == ("user:42", "free")
+    policy = policy_with(key=public_pem(keys[algorithm]), algorithms=[algorithm])
+    assert seen(policy, jwt.encode({"sub": "42"}, keys[algorithm], algorithm)) == ("user:42", "free")
 
 
 def unsigned(claims):
-    def part(found):
-        return base64.urlsafe_b64encode(json.dumps(found).encode()).rstrip(b"=").decode()
+    def part(value):
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
     return f"{part({'alg': 'none', 'typ': 'JWT'})}.{part(claims)}."
 
 
 def test_what_is_not_verified_does_not_exist(keys):
-    own = policy(secret=SECRET, issuer="me", audience="you")
+    policy = policy_with(secret=SECRET, issuer="me", audience="you")
     claims = {"sub": "42", "plan": "paid", "iss": "me", "aud": "you"}
-    assert seen(own, jwt.encode(claims, SECRET, "HS256")) == ("user:42", "paid")
+    assert seen(policy, jwt.encode(claims, SECRET, "HS256")) == ("user:42", "paid")
     for bad in [
         unsigned(claims),
         jwt.encode(claims, SECRET + "!", "HS256"),
@@ -95,21 +95,21 @@ def test_what_is_not_verified_does_not_exist(keys):
         "x" * 10_000,
         "é" * 10,
     ]:
-        assert seen(own, bad) == (None, "free"), bad[:80]
+        assert seen(policy, bad) == (None, "free"), bad[:80]
 
 
 def test_a_public_key_is_not_a_secret(keys):
     """Algorithm confusion: a token signed with the public key as if it were a secret."""
     pem = public_pem(keys["RS256"])
-    own = policy(key=pem)
+    policy = policy_with(key=pem)
     header = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=")
     body = base64.urlsafe_b64encode(b'{"sub":"42"}').rstrip(b"=")
     import hmac
 
     signature = base64.urlsafe_b64encode(hmac.digest(pem.encode(), header + b"." + body, "sha256")).rstrip(b"=")
-    assert seen(own, b".".join([header, body, signature]).decode()) == (None, "free")
+    assert seen(policy, b".".join([header, body, signature]).decode()) == (None, "free")
     with pytest.raises(InvalidRules, match="an algorithm that fits key"):
-        policy(key=pem, algorithms=["HS256"])
+        policy_with(key=pem, algorithms=["HS256"])
 
 
 def test_a_remembered_token_expires():
@@ -125,11 +125,11 @@ def test_a_remembered_token_expires():
 
 
 def jwks(**keys):
-    found = []
+    published = []
     for name, key in keys.items():
-        own = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
-        found.append({**own, "kid": name, "alg": "ES256", "use": "sig"})
-    return json.dumps({"keys": found})
+        public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
+        published.append({**public, "kid": name, "alg": "ES256", "use": "sig"})
+    return json.dumps({"keys": published})
 
 
 def test_a_key_set_in_a_file(keys, tmp_path):
@@ -142,20 +142,20 @@ def test_a_key_set_in_a_file(keys, tmp_path):
             }
         )
     )
-    own = Policy.load(tmp_path / "rules.json")
+    policy = Policy.load(tmp_path / "rules.json")
     good = jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})
-    assert seen(own, good)[0] == "user:42"
-    assert seen(own, jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "two"}))[0] is None
-    assert seen(own, jwt.encode({"sub": "42"}, keys["ES256"], "ES256"))[0] == "user:42"  # there is but one key
+    assert seen(policy, good)[0] == "user:42"
+    assert seen(policy, jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "two"}))[0] is None
+    assert seen(policy, jwt.encode({"sub": "42"}, keys["ES256"], "ES256"))[0] == "user:42"  # there is only one key
 
 
 def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
     answers = [jwks(one=keys["ES256"])]
-    asked = []
+    requests = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_response(200)
             self.end_headers()
             self.wfile.write(answers[-1].encode())
@@ -166,30 +166,30 @@ def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        own = policy(jwks_url=f"http://127.0.0.1:{server.server_port}/keys")
-        tokens = own.program.identity.tokens
-        with tokens.fetching:  # whoever fetches has finished
+        policy = policy_with(jwks_url=f"http://127.0.0.1:{server.server_port}/keys")
+        tokens = policy.program.identity.tokens
+        with tokens.fetching:  # the fetching thread has finished
             pass
         token = jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})
-        assert seen(own, token)[0] == "user:42"
+        assert seen(policy, token)[0] == "user:42"
         other = ec.generate_private_key(ec.SECP256R1())
         rotated = jwt.encode({"sub": "43"}, other, "ES256", headers={"kid": "two"})
         answers.append(jwks(two=other))
-        assert seen(own, rotated)[0] is None  # unknown key: not believed, and not fetched again at once
-        assert len(asked) == 1
+        assert seen(policy, rotated)[0] is None  # unknown key: not believed, and not fetched again at once
+        assert len(requests) == 1
         tokens.tried_at -= RETRY_AFTER + 1
-        assert seen(own, rotated)[0] is None  # this one starts the fetch
+        assert seen(policy, rotated)[0] is None  # this one starts the fetch
         with tokens.fetching:
             pass
-        assert seen(own, rotated)[0] == "user:43"
-        assert seen(own, token)[0] is None  # its key is gone
+        assert seen(policy, rotated)[0] == "user:43"
+        assert seen(policy, token)[0] is None  # its key is gone
     finally:
         server.shutdown()
         server.server_close()
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("settings", "message"),
     [
         (
             {},
@@ -205,11 +205,11 @@ def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
         ({"secret": SECRET, "algorithms": ["none"]}, "expected an algorithm that fits secret"),
     ],
 )
-def test_mistakes_are_told_at_once(own, message):
-    with pytest.raises(InvalidRules) as found:
-        policy(**own)
-    assert message in str(found.value)
-    assert SECRET not in str(found.value)
+def test_mistakes_raise_at_once(settings, message):
+    with pytest.raises(InvalidRules) as caught:
+        policy_with(**settings)
+    assert message in str(caught.value)
+    assert SECRET not in str(caught.value)
 
 
 def test_a_key_set_that_cannot_be_fetched_is_tried_again_and_believes_nobody(keys):
@@ -222,7 +222,7 @@ def test_a_key_set_that_cannot_be_fetched_is_tried_again_and_believes_nobody(key
     seconds = [1000.0]
     tokens = Tokens(algorithms=["ES256"], jwks=fail, fetched=True, clock=lambda: seconds[0])
     for _ in range(3):
-        with tokens.fetching:  # whoever fetches has finished
+        with tokens.fetching:  # the fetching thread has finished
             pass
         assert tokens.claims(jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})) == {}
         seconds[0] += RETRY_AFTER + 1
