@@ -28,8 +28,8 @@ from ratekeeper import Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.check import Check
 from ratekeeper.limit import parse_limits
-from ratekeeper.stores.redis.handshake import spoken
 from ratekeeper.stores.redis.request import command
+from ratekeeper.stores.redis.resp import encode_command
 from ratekeeper.stores.redis.store import RedisStore
 from tests.servers import Server
 
@@ -121,8 +121,10 @@ def measure(name: str) -> None:
     client = server.client()
     store = RedisStore(server.url, deadline=10)
     pipe = Pipe(server, store)
-    words = {"EVALSHA 'return 1'": spoken(b"EVALSHA", client.script_load("return 1").encode(), b"1", b"key")}
-    words[FLOOR] = spoken(b"EVALSHA", client.script_load(NO_RULE).encode(), b"1", b"key", b"limits" * 4, b"2000")
+    words = {"EVALSHA 'return 1'": encode_command(b"EVALSHA", client.script_load("return 1").encode(), b"1", b"key")}
+    words[FLOOR] = encode_command(
+        b"EVALSHA", client.script_load(NO_RULE).encode(), b"1", b"key", b"limits" * 4, b"2000"
+    )
     all_plans = plans()
     for title, each in all_plans.items():
         for _ in range(3):  # loads the script, and takes the admissions of what is to be refused

@@ -211,7 +211,7 @@ def test_cancelled_plans_across_slots_leave_nothing_behind(redis_cluster):
             await asyncio.gather(*[call() for _ in range(20)])
         # What was cancelled may still be on its way, and what it took on its way back.
         until_idle = time.monotonic() + 30
-        while any(link.in_flight or link.pending for link in store.connections().links.values()):
+        while any(link.in_flight or link.pending for link in store.connections().servers.values()):
             assert time.monotonic() < until_idle
             await asyncio.sleep(0.01)
         await store.close()

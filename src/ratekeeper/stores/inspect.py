@@ -85,24 +85,28 @@ def names_of(url: str, prefix: str, most: int) -> KeyCount:
 
 def masters(store: RedisStore) -> list[Address]:
     """The servers that hold keys."""
+    from ratekeeper.stores.redis.steps import drive
+
     until = monotonic() + PATIENCE
+    topology = store.connections.topology
     if store.settings.service:
-        return [store.find_master(until)]
+        return [drive(topology.find_master(until))]
     if store.settings.is_cluster:
-        store.learn_slots(until)
-        return list(dict.fromkeys(store.slots.masters.values()))
+        drive(topology.learn_slots(until))
+        return list(dict.fromkeys(topology.slots.masters.values()))
     return store.settings.addresses
 
 
 def scan(connection: Any, store: RedisStore, prefix: str, most: int) -> tuple[list[tuple[str, float]], int]:
     from hiredis import ReplyError
 
-    from ratekeeper.stores.redis.handshake import spoken
+    from ratekeeper.stores.redis.handshake import authentication
+    from ratekeeper.stores.redis.resp import encode_command
 
     settings = store.settings
 
     def ask(*commands: tuple[bytes, ...]) -> list[Any]:
-        payload = b"".join([spoken(*words) for words in commands])
+        payload = b"".join([encode_command(*words) for words in commands])
         replies: list[Any] = connection.exchange(payload, len(commands), monotonic() + PATIENCE)
         for reply in replies:
             if isinstance(reply, ReplyError):
@@ -110,8 +114,7 @@ def scan(connection: Any, store: RedisStore, prefix: str, most: int) -> tuple[li
         return replies
 
     if settings.password:
-        user = [settings.username.encode()] if settings.username else []
-        ask((b"AUTH", *user, settings.password.encode()))
+        ask(tuple(authentication(settings.username, settings.password)))
     if settings.db:
         ask((b"SELECT", b"%d" % settings.db))
     cursor, names, total = b"0", list[bytes](), 0

@@ -38,13 +38,13 @@ class Counted:
 
     def __init__(self, store):
         self.times = 0
-        speak = store.speak
+        speak = store.connections.speak
 
         def count(link, request, since):
             self.times += 1
             return speak(link, request, since)
 
-        store.speak = count
+        store.connections.speak = count
 
 
 def test_a_remembered_refusal_costs_no_round_trip_and_ends_on_time(redis_server, clock):

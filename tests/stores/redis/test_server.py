@@ -201,7 +201,7 @@ def test_a_run_that_is_killed_leaves_no_server_behind():
 def test_a_store_that_was_closed_tells_of_no_outage(redis_server, caplog):
     store = RedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
     store.check((Check("s", "k", Limit.parse("5/hour"), 1),))
-    ((link, _),) = store.links.values()
+    (link,) = store.connections.servers.values()
     store.close()
     link.trip("lost the connection")  # as a thread finds it that was asking
     assert not caplog.records

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from ratekeeper import AsyncLimiter, Limiter
-from ratekeeper.stores.redis.handshake import spoken
+from ratekeeper.stores.redis.resp import encode_command
 from ratekeeper.stores.redis.script import compose
 
-END_OF_HANDSHAKE = spoken(*compose().nothing).partition(b"\r\n")[2]
+END_OF_HANDSHAKE = encode_command(*compose().nothing).partition(b"\r\n")[2]
 REPLIES = 3
 
 

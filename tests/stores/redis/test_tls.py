@@ -72,7 +72,7 @@ def test_tls_to_a_cluster(certificate):
         url = f"redis+cluster://127.0.0.1:{server.options['tls-port']}?deadline=10&tls=on&tls_ca={certificate[1]}"
         limiter = Limiter(["5/minute", "9/hour"], store=url)
         assert (limiter.check("k").reason, limiter.check("k").remaining) == ("", 3)
-        assert limiter.store.slots.masters[0] == ("127.0.0.1", server.options["tls-port"])
+        assert limiter.store.connections.topology.slots.masters[0] == ("127.0.0.1", server.options["tls-port"])
         limiter.close()
     finally:
         server.close()

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+from time import monotonic
 
 import pytest
 
@@ -10,8 +11,10 @@ from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
 from ratekeeper.check import Check
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.layout import RecordLayout
+from ratekeeper.stores.redis.steps import adrive, drive
 from ratekeeper.stores.redis.store import RedisStore
-from ratekeeper.stores.redis.topology import SlotMap, slot_of
+from ratekeeper.stores.redis.topology import SlotMap, Topology, slot_of
+from ratekeeper.stores.redis.url import RedisSettings
 from ratekeeper.testing import StoreContract
 from tests.stores.prepared import ThroughPrepared, ThroughTables
 from tests.stores.redis.test_store import ENDLESS
@@ -180,7 +183,7 @@ def test_a_slot_that_moves_under_load_loses_and_grants_nothing(redis_cluster):
         await asyncio.gather(*[run(30) for _ in range(8)])
         assert reasons == {""}
         assert admitted == 400
-        assert store.connections().slots.masters[slot] == ("127.0.0.1", target.port)
+        assert store.connections().topology.slots.masters[slot] == ("127.0.0.1", target.port)
         await store.close()
 
     asyncio.run(main())
@@ -201,9 +204,91 @@ def test_a_map_with_holes_is_an_unavailable_store():
     slots = SlotMap([("a", 1)])
     slots.learn([[0, 100, [b"", 7000, b"id"]], [101, 16383, [b"b", 7001, b"id"]]], ("a", 1))
     assert (slots.masters[0], slots.masters[16383]) == (("a", 7000), ("b", 7001))
-    slots.forget(("b", 7001))
-    assert 16383 not in slots.masters
-    assert slots.places() == [("a", 7000), ("a", 1)]
+    assert slots.addresses() == [("a", 7000), ("b", 7001), ("a", 1)]
+    slots.learn([[0, 100, [b"?", 7000, b"id"]]], ("c", 1))
+    assert (slots.masters[0], 16383 in slots.masters) == (("c", 7000), False)
     store = RedisStore("redis+cluster://127.0.0.1:1")
     with pytest.raises(StoreUnavailable, match="could not learn who serves what"):
         store.check(plan_of(Limit.parse("1/minute")))
+    store.close()
+
+
+SENTINELS = "redis+sentinel://one:1,two:2,three:3/service"
+NODES = "redis+cluster://one:1,two:2,three:3"
+
+
+class Replies:
+    """Answers the questions of a topology, and notes them."""
+
+    def __init__(self, kind, url, *replies):
+        self.kind = kind
+        self.replies = list(replies)
+        self.asked = []
+        self.topology = Topology(RedisSettings(url), self.ask if kind == "threads" else self.ask_later)
+
+    def ask(self, address, words, seconds):
+        self.asked.append((address, words[0], round(seconds, 1)))
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def ask_later(self, *question):
+        await asyncio.sleep(0)
+        return self.ask(*question)
+
+    def run(self, steps):
+        return drive(steps) if self.kind == "threads" else asyncio.run(adrive(steps))
+
+
+@pytest.fixture(params=["threads", "tasks"])
+def kind(request):
+    return request.param
+
+
+def test_sentinels_are_asked_one_after_the_other_and_leave_time_for_the_master(kind):
+    far = Replies(kind, SENTINELS, OSError("refused"), None, [b"master", b"7"])
+    assert far.run(far.topology.locate(("one", 1), False, monotonic() + 12)) == ("master", 7)
+    assert far.asked == [
+        (("one", 1), b"SENTINEL", 3.0),
+        (("two", 2), b"SENTINEL", 4.0),
+        (("three", 3), b"SENTINEL", 6.0),
+    ]
+    far = Replies(kind, SENTINELS, TimeoutError(), None, StoreUnavailable("s", "refused SENTINEL: NOAUTH"))
+    with pytest.raises(StoreUnavailable, match=r"could not find the master \(.*refused SENTINEL: NOAUTH"):
+        far.run(far.topology.find_master(monotonic() + 12))
+    far = Replies(kind, SENTINELS, TimeoutError(), TimeoutError(), None)
+    with pytest.raises(
+        StoreUnavailable, match=r"could not find the master \(no sentinel knows the service 'service'\)"
+    ):
+        far.run(far.topology.find_master(monotonic() + 12))
+
+
+def test_nodes_are_asked_one_after_the_other_for_the_slots(kind):
+    slots = [[0, 16383, [b"node", 9, b"id"]]]
+    far = Replies(kind, NODES, TimeoutError(), slots)
+    topology = far.topology
+    assert topology.node(b"{k}") is None
+    far.run(topology.learn_slots(monotonic() + 12))
+    assert far.asked == [(("one", 1), b"CLUSTER", 4.0), (("two", 2), b"CLUSTER", 6.0)]
+    assert topology.node(b"{k}") == topology.learned_node(b"{k}") == ("node", 9)
+    assert far.run(topology.locate(("node", 9), False, monotonic() + 12)) == ("node", 9)
+    far.replies = [slots]
+    assert far.run(topology.locate(("node", 9), True, monotonic() + 12)) == ("node", 9)
+    assert far.asked[2:] == [(("node", 9), b"CLUSTER", 3.0)]  # one that is away may have been replaced
+
+
+def test_a_map_that_nobody_tells_is_not_asked_for_at_once_again(kind):
+    far = Replies(kind, NODES, *[TimeoutError()] * 3, *[OSError("refused")] * 3, [[1, 2, [b"node", 9]]])
+    topology = far.topology
+    with pytest.raises(StoreUnavailable, match=r"could not learn who serves what \(no answer\)"):
+        far.run(topology.learn_slots(monotonic() + 12))
+    with pytest.raises(StoreUnavailable, match=r"could not learn who serves what \(no answer\)"):
+        topology.node(b"{k}")
+    assert far.run(topology.locate(("one", 1), True, monotonic() + 12)) == ("one", 1)  # where it was, then
+    assert "refused" in topology.breaker.why
+    topology.breaker.probe_at = 0.0
+    assert topology.node(b"{k}") is None
+    far.run(topology.learn_slots(monotonic() + 12))
+    with pytest.raises(StoreUnavailable, match=f"slot {slot_of(b'{k}')} is served by nobody"):
+        topology.learned_node(b"{k}")

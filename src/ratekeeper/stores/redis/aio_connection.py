@@ -11,13 +11,14 @@ import asyncio
 import os
 from asyncio import Future
 from collections import deque
+from time import monotonic
 
 from hiredis import HiredisError, Reader, ReplyError
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.batch import Batch, log
 from ratekeeper.stores.redis.breaker import Breaker
-from ratekeeper.stores.redis.handshake import Handshake, spoken
+from ratekeeper.stores.redis.handshake import Handshake, Question
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,26 +78,26 @@ class AsyncRedisConnection(asyncio.Protocol):
 
 
 class AsyncRedisServer:
-    """One server for one event loop, found by ``find`` at each new connection."""
+    """One server for one event loop, located anew for each connection."""
 
     def __init__(
         self,
         settings: RedisSettings,
         script: Script,
-        find: Callable[[], Awaitable[Address]],
+        locate: Callable[[float], Awaitable[Address]],
         name: str,
         clock: Clock,
         gives_time: bool,
-        trouble: Callable[[AsyncRedisServer, Batch, Exception], None],
+        take_error: Callable[[AsyncRedisServer, Batch, Exception], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.script = script
-        self.find = find
+        self.locate = locate  # the address to connect to, found until that instant
         self.name = name
         self.clock = clock
         self.gives_time = gives_time
-        self.trouble = trouble
+        self.take_error = take_error  # what is done about an error reply
         self.breaker = Breaker()
         self.address: Address = ("", 0)
         self.wire: AsyncRedisConnection | None = None
@@ -185,7 +186,7 @@ class AsyncRedisServer:
         if batch is None:
             return
         if isinstance(reply, ReplyError):
-            self.trouble(self, batch, reply)
+            self.take_error(self, batch, reply)
         elif not batch.land(reply, self.name):
             self.down("answered something else than was asked")
 
@@ -246,7 +247,7 @@ class AsyncRedisServer:
         wire = None
         try:
             async with asyncio.timeout(self.settings.connects_for):
-                self.address = await self.find()
+                self.address = await self.locate(monotonic() + self.settings.connects_for)
                 wire = await open_wire(self.address, self.settings, self.receive, self.lost)
                 handshake = Handshake(self.settings, self.script)
                 while handshake.words:
@@ -322,19 +323,11 @@ async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> 
     return found
 
 
-async def ask_once(address: Address, settings: RedisSettings, *words: bytes) -> Any:
-    """One question on a connection of its own: to sentinels, and for the map of a cluster."""
+async def ask_once(address: Address, settings: RedisSettings, words: tuple[bytes, ...]) -> Any:
+    """The reply to one command on a connection of its own, or OSError or StoreUnavailable."""
+    question = Question(settings, words)
     wire = await open_wire(address, settings, lambda reply: None, lambda wire, why: None)
     try:
-        payload, replies = b"", 0
-        user, password = settings.username, settings.password
-        if settings.service:
-            user, password = settings.sentinel_username, settings.sentinel_password
-        if password:
-            payload, replies = spoken(b"AUTH", *([user.encode()] if user else []), password.encode()), 1
-        reply = (await converse(wire, payload + spoken(*words), replies + 1))[-1]
+        return question.answer(await converse(wire, question.payload, question.replies))
     finally:
         wire.close()
-    if isinstance(reply, ReplyError):
-        raise StoreUnavailable(settings.shown, f"refused {words[0].decode()}: {reply}")
-    return reply

@@ -4,55 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from contextlib import suppress
-from weakref import WeakSet
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
-from ratekeeper.clock import MONOTONIC
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.stores.fallback import Fallback
 from ratekeeper.stores.redis.aio_connection import AsyncRedisServer, ask_once
-from ratekeeper.stores.redis.batch import LAST, PAUSE, judge
-from ratekeeper.stores.redis.breaker import Breaker
-from ratekeeper.stores.redis.plans import PlanTranslator
-from ratekeeper.stores.redis.prefetch import AsyncPrefetchTable, can_prefetch, validate
+from ratekeeper.stores.redis.any_store import AnyRedisStore
+from ratekeeper.stores.redis.batch import react
+from ratekeeper.stores.redis.prefetch import AsyncPrefetchTable
 from ratekeeper.stores.redis.prepared import AsyncRedisPlan
-from ratekeeper.stores.redis.script import compose
+from ratekeeper.stores.redis.steps import adrive
 from ratekeeper.stores.redis.table import AsyncRedisTable
-from ratekeeper.stores.redis.topology import SlotMap, slot_of
-from ratekeeper.stores.redis.url import RedisSettings
+from ratekeeper.stores.redis.topology import Servers
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Awaitable, Sequence
-    from typing import Any
 
     from ratekeeper.check import Plan
     from ratekeeper.clock import Clock
     from ratekeeper.decision import Decision
-    from ratekeeper.limit import Limit, LimitSet, State
+    from ratekeeper.limit import Limit, LimitSet
     from ratekeeper.stores.fallback import FallbackTable
-    from ratekeeper.stores.protocol import Row
     from ratekeeper.stores.redis.batch import Batch
     from ratekeeper.stores.redis.plans import PlanFlow
     from ratekeeper.stores.redis.request import AnyRequest
-    from ratekeeper.stores.redis.script import Script
     from ratekeeper.stores.redis.url import Address
 
 
-class AsyncRedisStore:
+class AsyncRedisStore(AnyRedisStore):
     """State on Redis or Valkey, for event loops; see RedisStore."""
 
-    blocking = True
+    table_type, prefetch_type, plan_type = AsyncRedisTable, AsyncPrefetchTable, AsyncRedisPlan
 
     def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
-        self.settings = RedisSettings(url, **options)
-        self.clock = MONOTONIC if clock is None else clock
-        self.gives_time = clock is not None
-        self.script = compose(given_time=self.gives_time)
-        self.translator = PlanTranslator(self.settings, self.gives_time)
-        self.prefetching: WeakSet[AsyncPrefetchTable] = WeakSet()
-        self.fallback = Fallback(self.settings.on_store_error, self.settings.local_share, self.translator, self.clock)
+        super().__init__(url, clock=clock, **options)
         self.loop_connections: dict[int, LoopConnections] = {}
         self.last_used: tuple[AbstractEventLoop, AsyncRedisServer] = (None, None)  # type: ignore[assignment]
 
@@ -62,33 +48,11 @@ class AsyncRedisStore:
         return resolved(refusal) if refusal is not None else self.ask(plan)
 
     def ask(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
-        """``check``, whatever is remembered."""
+        """``check``, whatever is cached."""
         request = self.translator.check_one(plan)
         if request is not None and not self.settings.is_cluster:
             return self.server().ask(request)
         return self.run(self.translator.flow("check", plan))
-
-    def table(
-        self,
-        space: str,
-        limit: Limit | LimitSet,
-        on_store_error: str | None = None,
-        *,
-        lease: str | int | None = None,
-        strict: bool = False,
-    ) -> AsyncRedisTable | AsyncPrefetchTable:
-        """The states of one limit: its ``check`` is the hot path."""
-        if lease is not None:
-            validate(lease, limit)
-        elif self.settings.lease is not None and can_prefetch(limit):
-            lease = self.settings.lease
-        if lease is None:
-            return AsyncRedisTable(self, space, limit, on_store_error)
-        return AsyncPrefetchTable(self, space, limit, on_store_error, lease)  # type: ignore[arg-type]
-
-    def prepare(self, rows: tuple[Row, ...]) -> AsyncRedisPlan:
-        """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
-        return AsyncRedisPlan(self, rows)
 
     def server(self) -> AsyncRedisServer:
         """The server as the running loop reaches it.  Not for clusters, which have one for each node."""
@@ -101,13 +65,13 @@ class AsyncRedisStore:
 
     def away(self, keys: bytes = b"") -> str:
         """Why the server of these keys cannot be asked at this moment; empty where to ask is the only way to know."""
-        if not self.settings.is_cluster:
-            server = self.server()
-            return server.away() if server.breaker.is_open else ""
-        return self.connections().away(keys)
+        if self.settings.is_cluster:
+            return self.connections().away(keys)
+        server = self.server()
+        return server.away() if server.breaker.is_open else ""
 
     def link(self) -> AsyncRedisServer | None:
-        """The link of the running loop, for as long as the store is open; None: a cluster has one for each node."""
+        """The server as the running loop reaches it; None: a cluster has one for each node."""
         return None if self.settings.is_cluster else self.server()
 
     def desk(self, space: str, limit: Limit | LimitSet) -> FallbackTable | None:
@@ -116,72 +80,28 @@ class AsyncRedisStore:
 
     def answer_away(self, operation: str, plan: Plan) -> tuple[Decision, ...] | None:
         """The answer to a check or peek while the store is known to be away, at once; None: it must be asked."""
-        why = self.away()
+        why = "" if self.settings.is_cluster else self.away()
         if not why:
             return None
         refusal = self.translator.cached_refusal(plan, self.clock.nanos()) if operation == "check" else None
         return refusal or self.stand_in(operation, StoreUnavailable(self.settings.shown, why), plan)
 
-    def stand_in(
-        self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
-    ) -> tuple[Decision, ...]:
-        """Answer in this process, as ``on_store_error`` says, what the store cannot."""
-        return self.fallback.answer(operation, error, plan, at)
-
-    def peek(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
-        return self.run(self.translator.flow("peek", plan))
-
-    def take(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
-        """Take of each cost what is there, up to all of it: to charge for what has been used already."""
-        return self.run(self.translator.flow("take", plan))
-
-    def refund(self, plan: Plan, at: int | None = None) -> Awaitable[tuple[Decision, ...]]:
-        """Give each cost, taken at the instant ``at``, back: never above the capacity."""
-        return self.run(self.translator.flow("refund", plan, at))
-
-    def reset(self, plan: Plan) -> Awaitable[None]:
-        """Forget what the plan's keys used."""
-        return self.run(self.translator.flow("reset", plan))
-
-    def states(self, plan: Plan) -> Awaitable[tuple[int, tuple[State, ...]]]:
-        """Now, and the state of each check: to foresee a wait."""
-        return self.run(self.translator.flow("states", plan))
-
-    def release(self, space: str, limit: Limit | LimitSet) -> bool:
-        """Forget what this process knows of the states that ``limit`` reads; those on the server expire."""
-        self.translator.release(space, limit)
-        self.fallback.release(space, limit)
-        return True
-
-    async def close(self) -> None:
-        for table in list(self.prefetching):
-            await table.close()
-        connections = self.loop_connections.pop(id(asyncio.get_running_loop()), None)
-        if connections is not None:
-            connections.close()
-            await asyncio.sleep(0)  # let the transports go
-
     def connections(self) -> LoopConnections:
         """What belongs to the running loop: connections cannot be shared between loops."""
-        loop = asyncio.get_running_loop()
-        found = self.loop_connections.get(id(loop))
-        if found is None or found.loop is not loop:
-            self.loop_connections = {
-                key: connections
-                for key, connections in self.loop_connections.items()
-                if not connections.loop.is_closed()
-            }
-            found = self.loop_connections[id(loop)] = LoopConnections(
-                self.settings, self.script, self.clock, self.gives_time
-            )
-        return found
+        loop = get_running_loop()
+        connections = self.loop_connections.get(id(loop))
+        if connections is None or connections.loop is not loop:
+            open_loops = {key: each for key, each in self.loop_connections.items() if not each.loop.is_closed()}
+            self.loop_connections = open_loops
+            connections = self.loop_connections[id(loop)] = LoopConnections(self)
+        return connections
 
     async def run(self, flow: PlanFlow) -> Any:
         try:
             requests = next(flow)
         except StopIteration as done:
             return done.value
-        if why := self.away():
+        if not self.settings.is_cluster and (why := self.away()):
             raise StoreUnavailable(self.settings.shown, why)
         finishing = self.finish(flow, requests)
         # Not cancelled halfway: what was taken of a plan in several slots must be settled.
@@ -200,140 +120,85 @@ class AsyncRedisStore:
             except StopIteration as done:
                 return done.value
 
+    async def close(self) -> None:
+        for table in list(self.prefetching):
+            await table.close()
+        connections = self.loop_connections.pop(id(get_running_loop()), None)
+        if connections is not None:
+            connections.close()
+            await asyncio.sleep(0)  # let the transports go
+
 
 async def resolved(answer: Any) -> Any:
     return answer
 
 
-class LoopConnections:
-    """The connections of one event loop."""
+class LoopConnections(Servers[AsyncRedisServer]):
+    """The servers of one store, and how the tasks of one event loop ask them."""
 
-    def __init__(self, settings: RedisSettings, script: Script, clock: Clock, gives_time: bool) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.settings = settings
-        self.script = script
-        self.clock = clock
-        self.gives_time = gives_time
-        self.slots = SlotMap(settings.addresses)
+    def __init__(self, store: AsyncRedisStore) -> None:
+        self.loop = get_running_loop()
+        self.script = store.script
+        self.clock = store.clock
+        self.gives_time = store.gives_time
         self.learning: asyncio.Task[None] | None = None
-        self.map_breaker = Breaker()
-        self.links: dict[Address, AsyncRedisServer] = {}
-        if not settings.is_cluster:
-            self.server = self.link_to(settings.addresses[0])
+        super().__init__(store.settings)
+
+    async def ask_once(self, address: Address, words: tuple[bytes, ...], seconds: float) -> Any:
+        async with asyncio.timeout(seconds):
+            return await ask_once(address, self.settings, words)
+
+    def open_server(self, address: Address, name: str) -> AsyncRedisServer:
+        def locate(until: float) -> Awaitable[Address]:
+            return adrive(self.topology.locate(address, server.breaker.is_open, until))
+
+        server = AsyncRedisServer(
+            self.settings, self.script, locate, name, self.clock, self.gives_time, self.take_error
+        )
+        return server
+
+    async def server_of(self, request: AnyRequest) -> AsyncRedisServer:
+        """The server of a cluster that has the request's keys."""
+        address = self.topology.node(request.keys)
+        if address is None:
+            if self.learning is None:  # one task learns the slots for all
+                self.learning = self.loop.create_task(self.learn_slots())
+            try:
+                await asyncio.wait_for(asyncio.shield(self.learning), self.settings.deadline)
+            except TimeoutError:
+                raise self.topology.unknown("did not tell in time who serves what") from None
+            address = self.topology.learned_node(request.keys)
+        return self.server_at(address)
+
+    async def learn_slots(self) -> None:
+        try:
+            await adrive(self.topology.learn_slots(monotonic() + self.settings.connects_for))
+        finally:
+            self.learning = None
 
     async def ask(self, request: AnyRequest) -> asyncio.Future[Any]:
         """The future answer: sent, but not waited for, so that several travel side by side."""
         try:
-            return (self.server if not self.settings.is_cluster else await self.link_for(request)).ask(request)
+            return (await self.server_of(request) if self.settings.is_cluster else self.server).ask(request)
         except StoreUnavailable as error:
             failed: asyncio.Future[Any] = self.loop.create_future()
             failed.set_exception(error)
             return failed
 
-    def away(self, keys: bytes) -> str:
-        """Why the node of these keys cannot be asked at this moment; empty where to ask is the only way to know."""
-        place = self.slots.masters.get(slot_of(keys)) if keys else None
-        if place is None:
-            return self.map_breaker.why if keys and self.map_breaker.is_waiting(self.loop.time()) else ""
-        server = self.links.get(place)
-        return "" if server is None else server.away()
-
-    def link_to(self, address: Address) -> AsyncRedisServer:
-        found = self.links.get(address)
-        if found is None:
-            name = self.settings.shown if not self.settings.is_cluster else f"redis://{address[0]}:{address[1]}"
-
-            async def stay() -> Address:
-                if self.settings.is_cluster and link.breaker.is_open:  # another server may have taken over
-                    with suppress(StoreUnavailable):
-                        await self.learn_slots()
-                return address
-
-            find = self.find_master if self.settings.service else stay
-            link = AsyncRedisServer(self.settings, self.script, find, name, self.clock, self.gives_time, self.trouble)
-            found = self.links[address] = link
-        return found
-
-    async def link_for(self, request: AnyRequest) -> AsyncRedisServer:
-        """The link to the server of a cluster that has the request's keys."""
-        slot = slot_of(request.keys)
-        place = self.slots.masters.get(slot)
-        if place is None:
-            if self.map_breaker.is_open and not self.map_breaker.is_due(self.loop.time()):
-                raise StoreUnavailable(self.settings.shown, self.map_breaker.why)
-            if self.learning is None:
-                self.learning = self.loop.create_task(self.learn_slots())
-            try:
-                await asyncio.wait_for(asyncio.shield(self.learning), self.settings.deadline)
-            except TimeoutError:
-                why = "did not tell in time who serves what"
-                self.map_breaker.trip(self.loop.time(), why)
-                raise StoreUnavailable(self.settings.shown, why) from None
-            place = self.slots.masters.get(slot)
-            if place is None:
-                raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
-        return self.link_to(place)
-
-    def share(self, places: Sequence[Address]) -> float:
-        """Seconds for each place to be asked: one that hangs must leave time for the next, and for the one it names."""
-        return self.settings.connects_for / min(len(places) + 1, 5)
-
-    async def learn_slots(self) -> None:
-        why = ""
-        try:
-            places = self.slots.places()
-            for place in places:
-                try:
-                    async with asyncio.timeout(self.share(places)):
-                        self.slots.learn(await ask_once(place, self.settings, b"CLUSTER", b"SLOTS"), place)
-                except (OSError, StoreUnavailable) as error:  # a TimeoutError is an OSError
-                    why = str(error) or "no answer"
-                else:
-                    self.map_breaker.close()
-                    return
-        finally:
-            self.learning = None
-        why = f"could not learn who serves what ({why})"
-        self.map_breaker.trip(self.loop.time(), why)
-        raise StoreUnavailable(self.settings.shown, why)
-
-    async def find_master(self) -> Address:
-        """Ask the sentinels, one after the other, who the master is."""
-        why = ""
-        places = self.settings.addresses
-        for place in places:
-            try:
-                words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self.settings.service.encode())
-                async with asyncio.timeout(self.share(places)):
-                    reply = await ask_once(place, self.settings, *words)
-            except (OSError, StoreUnavailable) as error:  # a TimeoutError is an OSError
-                why = str(error) or "no answer"
-                continue
-            if reply:
-                return reply[0].decode(), int(reply[1])
-            why = f"no sentinel knows the service {self.settings.service!r}"
-        raise StoreUnavailable(self.settings.shown, f"could not find the master ({why})")
-
-    def trouble(self, link: AsyncRedisServer, batch: Batch, error: Exception) -> None:
-        """An error reply: send again what was not executed, within the deadline."""
-        action, slot, place = judge(batch, error, link.address)
-        if action == "again" and self.loop.time() + LAST < batch.since + self.settings.deadline:
-            self.loop.call_later(PAUSE, link.send, [batch])
-        elif action == "evaluate":
-            link.send([batch])
-        elif action == "elsewhere":
-            if not batch.asking:
-                self.slots.moved(slot, place)
-            self.link_to(place).send([batch])
-        elif action == "anew" and not link.in_flight:
-            link.renew()
-            link.send([batch])
+    def take_error(self, server: AsyncRedisServer, batch: Batch, reply: Exception) -> None:
+        """Send again what was not executed, within the deadline."""
+        time_left = batch.since + self.settings.deadline - self.loop.time()
+        slots, is_busy = self.topology.slots, bool(server.in_flight)
+        reaction = react(batch, reply, server.name, server.address, slots, time_left, is_busy)
+        if reaction.error is not None:
+            batch.fail(reaction.error)
+            if reaction.down:
+                server.down(reaction.down)
+            return
+        if reaction.renew:
+            server.renew()
+        target = server if reaction.address is None else self.server_at(reaction.address)
+        if reaction.pause:
+            self.loop.call_later(reaction.pause, target.send, [batch])
         else:
-            charged = None if action == "unknown" else False
-            batch.fail(StoreUnavailable(link.name, f"answered {error}", charged))
-            if action in ("down", "anew"):  # a busy connection to a demoted master is left with all that is on it
-                link.down(f"answered {error}")
-
-    def close(self) -> None:
-        for link in self.links.values():
-            link.close()
+            target.send([batch])

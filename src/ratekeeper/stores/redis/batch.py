@@ -1,7 +1,7 @@
-"""Requests on the wire, and what to make of the replies: shared by threads and event loops.  No I/O.
+"""A batch of requests in one command, and what to make of its reply: shared by threads and event loops.  No I/O.
 
 The one rule that keeps a caller from being charged twice: a command is sent again only after a reply that says it was
-not executed.  After a lost reply nobody knows, so it is never sent again.
+not executed.  If a reply was lost nobody knows whether it was executed, so the command is never sent again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.stores.redis.request import AnyRequest
     from ratekeeper.stores.redis.script import Script
+    from ratekeeper.stores.redis.topology import SlotMap
     from ratekeeper.stores.redis.url import Address
 
 log = logging.getLogger("ratekeeper.store")
 MOST_TRIES = 5
 PAUSE = 0.002  # seconds before a slot on the move is asked again
-LAST = 0.01  # of the deadline that must be left for that: who is sent too late for an answer may have paid for it
+LAST = 0.01  # seconds of the deadline that must be left for that: a batch that is sent too late may be charged unheard
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
-# Replies that say "not executed", and what to do: `elsewhere` another server has the key, `again` soon, `anew` on a
-# new connection, `down` the server cannot serve anybody now, `refused` this command only.
-TROUBLES = {
+# Error replies that say "not executed", and what to do: ask `elsewhere`, as another server has the key; `again` soon;
+# `anew` on a new connection; `down`: the server can serve nobody now; `refused`: this command only.
+NOT_EXECUTED = {
     "NOSCRIPT": "evaluate",
     "MOVED": "elsewhere",
     "ASK": "elsewhere",
@@ -97,22 +98,57 @@ class Batch:
                 request.fail(error)
 
 
-def judge(batch: Batch, error: Exception, asked: Address) -> tuple[str, int, Address]:
-    """What to do after an error reply: a word of TROUBLES, or ``unknown``; for ``elsewhere`` also slot and address."""
-    text = str(error)
+class Reaction:
+    """What to do about an error reply: fail the batch with ``error``, or send it again."""
+
+    __slots__ = ("address", "down", "error", "pause", "renew")
+
+    def __init__(
+        self,
+        *,
+        address: Address | None = None,
+        pause: float = 0.0,
+        renew: bool = False,
+        error: StoreUnavailable | None = None,
+        down: str = "",
+    ) -> None:
+        self.address = address  # of the server to send it to; None: the same one
+        self.pause = pause  # seconds to wait before
+        self.renew = renew  # the connection, before
+        self.error = error
+        self.down = down  # why the server serves nobody now
+
+
+def react(
+    batch: Batch, reply: Exception, server: str, asked: Address, slots: SlotMap, time_left: float, is_busy: bool = False
+) -> Reaction:
+    """What to do about an error ``reply`` of the server called ``server``, at the address ``asked``.
+
+    ``time_left`` is in seconds.  ``is_busy``: other batches are under way on the same connection, so it cannot be
+    renewed without failing them.
+    """
+    text = str(reply)
     word = text.partition(" ")[0]
-    action = TROUBLES.get(word, "unknown")
-    slot, place = -1, asked
+    action = NOT_EXECUTED.get(word, "unknown")
     batch.asking = False
     if action == "again":
         batch.tries = 0  # a slot on the move: until the deadline, and wherever that leads
-    elif action == "evaluate":
-        batch.evaluate = True
-    elif action == "elsewhere":
-        _, index, target = text.split(" ")[:3]
-        host, _, port = target.rpartition(":")
-        slot, place = int(index), (host or asked[0], int(port))  # an empty host is the one that was asked
-        batch.asking = word == "ASK"
-    if batch.tries >= MOST_TRIES and action in ("evaluate", "elsewhere", "anew"):
-        action = "down" if action == "anew" else "refused"
-    return action, slot, place
+        if time_left > LAST:
+            return Reaction(pause=PAUSE)
+    elif batch.tries < MOST_TRIES:
+        if action == "evaluate":
+            batch.evaluate = True
+            return Reaction()
+        if action == "elsewhere":
+            _, slot, target = text.split(" ")[:3]
+            host, _, port = target.rpartition(":")
+            address = (host or asked[0], int(port))  # an empty host is the one that was asked
+            batch.asking = word == "ASK"
+            if not batch.asking:
+                slots.moved(int(slot), address)
+            return Reaction(address=address)
+        if action == "anew" and not is_busy:
+            return Reaction(renew=True)
+    why = f"answered {reply}"
+    charged = None if action == "unknown" else False
+    return Reaction(error=StoreUnavailable(server, why, charged), down=why if action in ("down", "anew") else "")

@@ -21,7 +21,7 @@ from ratekeeper.errors import StoreUnavailable
 from ratekeeper.native import core
 from ratekeeper.stores.redis.batch import log
 from ratekeeper.stores.redis.breaker import Breaker
-from ratekeeper.stores.redis.handshake import Handshake, spoken
+from ratekeeper.stores.redis.handshake import Handshake, Question
 from ratekeeper.stores.redis.request import evaluation
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.native.core import Line
     from ratekeeper.stores.redis.batch import Batch
+    from ratekeeper.stores.redis.combiner import Combiner
     from ratekeeper.stores.redis.request import AnyRequest
     from ratekeeper.stores.redis.script import Script
     from ratekeeper.stores.redis.url import Address, RedisSettings
@@ -149,20 +150,22 @@ class RedisConnection:
 
 
 class RedisServer:
-    """One server, found by ``find`` at each new connection."""
+    """One server, located anew for each connection."""
+
+    combiner: Combiner  # gathers the requests of threads where they do not share a connection
 
     def __init__(
         self,
         settings: RedisSettings,
         script: Script,
-        find: Callable[[float], Address],
+        locate: Callable[[float], Address],
         name: str,
         clock: Clock,
         gives_time: bool,
     ) -> None:
         self.settings = settings
         self.script = script
-        self.find = find
+        self.locate = locate  # the address to connect to, found until that instant
         self.name = name
         self.clock = clock
         self.gives_time = gives_time
@@ -287,7 +290,7 @@ class RedisServer:
         until = monotonic() + self.settings.connects_for
         connection = None
         try:
-            connection = RedisConnection(self.find(until), self.settings, until, evaluation(self.script.sha))
+            connection = RedisConnection(self.locate(until), self.settings, until, evaluation(self.script.sha))
             handshake = Handshake(self.settings, self.script)
             while handshake.words:
                 handshake.judge(connection.exchange(handshake.payload, len(handshake.words), until))
@@ -341,19 +344,11 @@ class RedisServer:
             connection.close()
 
 
-def ask_once(address: Address, settings: RedisSettings, until: float, *words: bytes) -> Any:
-    """One question on a connection of its own: to sentinels, and for the map of a cluster."""
+def ask_once(address: Address, settings: RedisSettings, until: float, words: tuple[bytes, ...]) -> Any:
+    """The reply to one command on a connection of its own, or OSError or StoreUnavailable."""
+    question = Question(settings, words)
     connection = RedisConnection(address, settings, until)
     try:
-        payload, replies = b"", 0
-        user, password = settings.username, settings.password
-        if settings.service:
-            user, password = settings.sentinel_username, settings.sentinel_password
-        if password:
-            payload, replies = spoken(b"AUTH", *([user.encode()] if user else []), password.encode()), 1
-        reply = connection.exchange(payload + spoken(*words), replies + 1, until)[-1]
+        return question.answer(connection.exchange(question.payload, question.replies, until))
     finally:
         connection.close()
-    if isinstance(reply, ReplyError):
-        raise StoreUnavailable(settings.shown, f"refused {words[0].decode()}: {reply}")
-    return reply

@@ -1,4 +1,7 @@
-"""The first commands on a connection: authenticate, choose the database, load the script, look at the server."""
+"""The first commands on a connection: authenticate, choose the database, load the script, look at the server.
+
+No I/O: says what to send, and reads the replies.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from hiredis import ReplyError
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.batch import log
-from ratekeeper.stores.redis.layout import bulk
+from ratekeeper.stores.redis.resp import encode_command
 
 TYPE_CHECKING = False
 
@@ -29,8 +32,7 @@ class Handshake:
         self.settings = settings
         self.words: list[tuple[list[bytes], bool]] = []  # and whether a refusal matters
         if settings.password:
-            user = [settings.username.encode()] if settings.username else []
-            self.words.append(([b"AUTH", *user, settings.password.encode()], True))
+            self.words.append((authentication(settings.username, settings.password), True))
         if settings.db:
             self.words.append(([b"SELECT", b"%d" % settings.db], True))
         if settings.client_name:
@@ -43,7 +45,7 @@ class Handshake:
 
     @property
     def payload(self) -> bytes:
-        return b"".join([spoken(*words) for words, _ in self.words])
+        return b"".join([encode_command(*words) for words, _ in self.words])
 
     def judge(self, replies: Sequence[Any]) -> None:
         """Raise StoreUnavailable if the server will not serve us; warn if it will forget."""
@@ -62,8 +64,29 @@ class Handshake:
                 warn_of_eviction(facts, self.settings.shown)
 
 
-def spoken(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join([bulk(word) for word in words])
+class Question:
+    """One command on a connection of its own: to sentinels, and for the map of a cluster."""
+
+    def __init__(self, settings: RedisSettings, words: tuple[bytes, ...]) -> None:
+        self.settings = settings
+        self.words = words
+        user, password = settings.username, settings.password
+        if settings.service:
+            user, password = settings.sentinel_username, settings.sentinel_password
+        self.payload, self.replies = encode_command(*words), 1
+        if password:
+            self.payload, self.replies = encode_command(*authentication(user, password)) + self.payload, 2
+
+    def answer(self, replies: Sequence[Any]) -> Any:
+        """The reply to the command, or StoreUnavailable."""
+        reply = replies[-1]
+        if isinstance(reply, ReplyError):
+            raise StoreUnavailable(self.settings.shown, f"refused {self.words[0].decode()}: {reply}")
+        return reply
+
+
+def authentication(user: str, password: str) -> list[bytes]:
+    return [b"AUTH", *([user.encode()] if user else []), password.encode()]
 
 
 warned: set[str] = set()

@@ -17,6 +17,7 @@ from ratekeeper.keys import wire
 from ratekeeper.limit import Limit, LimitSet
 from ratekeeper.stores.redis.packed_log import LogSummary, PackedLog
 from ratekeeper.stores.redis.refusal_cache import RefusalCache
+from ratekeeper.stores.redis.resp import bulk, number
 from ratekeeper.stores.redis.script import KINDS
 
 TYPE_CHECKING = False
@@ -42,15 +43,6 @@ STAMPED_BUCKET = Struct(">8xQI")
 WINDOW_SIZE = 12  # 7 bytes for the instant, 5 for what was used in its window
 LOG_LENGTHS = range(0, 7 << 21, 7)  # of more instants than any limit has
 LENGTH = Struct(">I")
-
-
-def bulk(word: bytes) -> bytes:
-    """One word of a command, as the protocol writes it."""
-    return b"$%d\r\n%b\r\n" % (len(word), word)
-
-
-def number(value: int) -> bytes:
-    return bulk(b"%d" % value)
 
 
 def packed_number(value: int) -> bytes:

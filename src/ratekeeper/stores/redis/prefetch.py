@@ -24,19 +24,19 @@ from ratekeeper.keys import LONGEST, encode
 from ratekeeper.limit import UNLIMITED, Limit
 from ratekeeper.stores.options import expect_options
 from ratekeeper.stores.redis.request import decision
+from ratekeeper.stores.redis.steps import adrive, drive
 from ratekeeper.stores.redis.table import AsyncRedisTable, RedisTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
     from typing import Any
 
     from ratekeeper.decision import Decision
     from ratekeeper.keys import Key
     from ratekeeper.limit import LimitSet, State
+    from ratekeeper.stores.redis.steps import Steps
     from ratekeeper.stores.redis.store import RedisStore
 
-    Renewal = Generator[tuple[Callable[..., Any], tuple[Any, ...]], Any, Any]  # yields calls, is sent their results
 
 LASTS = 200_000  # microseconds
 SHARE = 4  # a quota takes at most one part in so many of what remains
@@ -179,7 +179,7 @@ class PrefetchTable:
             decision = quotas.serve(quota, cost, self.nanos())
             return decision if decision is not None else drive(self.renew(quota, key, name, cost))
 
-    def renew(self, quota: PrefetchedQuota, key: Key, name: str | bytes, cost: int) -> Renewal:
+    def renew(self, quota: PrefetchedQuota, key: Key, name: str | bytes, cost: int) -> Steps[Decision]:
         """Debit a new quota, of which ``cost`` is served at once.  Yields what the store must do."""
         quotas, inner = self.quotas, self.inner
         yield from self.give_back(quota, name)
@@ -194,7 +194,7 @@ class PrefetchTable:
             quotas.granted(quota, answer, taken, cost, inner.layout.recall(name), sent)
         return answer
 
-    def give_back(self, quota: PrefetchedQuota, key: str | bytes) -> Renewal:
+    def give_back(self, quota: PrefetchedQuota, key: str | bytes) -> Steps[None]:
         """Refund what is left of a quota, if that arrives in time."""
         at, left = quota.now, self.quotas.leftover(quota, self.nanos())
         if left:
@@ -243,33 +243,3 @@ class AsyncPrefetchTable(PrefetchTable):
     async def close(self) -> None:  # type: ignore[override]
         for key, quota in list(self.quotas.by_key.items()):
             await adrive(self.give_back(quota, key))
-
-
-def drive(steps: Renewal) -> Any:
-    """Do what a renewal yields, with calls that block."""
-    outcome: Any = None
-    step = steps.send
-    while True:
-        try:
-            call, arguments = step(outcome)
-        except StopIteration as done:
-            return done.value
-        try:
-            outcome, step = call(*arguments), steps.send
-        except BaseException as error:
-            outcome, step = error, steps.throw
-
-
-async def adrive(steps: Renewal) -> Any:
-    """The same with calls that are awaited."""
-    outcome: Any = None
-    step = steps.send
-    while True:
-        try:
-            call, arguments = step(outcome)
-        except StopIteration as done:
-            return done.value
-        try:
-            outcome, step = await call(*arguments), steps.send
-        except BaseException as error:
-            outcome, step = error, steps.throw

@@ -12,8 +12,9 @@ from time import time_ns
 
 from ratekeeper.decision import Decision, decided
 from ratekeeper.limit import LimitSet
-from ratekeeper.stores.redis.layout import LENGTH, MOST_NAMES, bulk, number
+from ratekeeper.stores.redis.layout import LENGTH, MOST_NAMES
 from ratekeeper.stores.redis.packed_log import LogSummary, plain
+from ratekeeper.stores.redis.resp import bulk, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,20 +1,36 @@
-"""Which server of a cluster has a key.  No I/O.
+"""Which server to ask: a single one, the master that sentinels name, or the node of a cluster that has a key.
 
+No I/O: what must be asked on the way is yielded as steps (see steps.py), which threads and event loops run alike.
 Only the digest of a key stands between braces, so the slot follows from it alone.
 """
 
 from __future__ import annotations
 
 from binascii import crc_hqx
+from contextlib import suppress
+from time import monotonic
+from typing import Generic, TypeVar
+
+from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.redis.breaker import Breaker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
 
-    from ratekeeper.stores.redis.url import Address
+    from ratekeeper.stores.redis.steps import Steps
+    from ratekeeper.stores.redis.url import Address, RedisSettings
+
+    Ask = Callable[[Address, tuple[bytes, ...], float], Any]  # an address, the words of a command, seconds for it
+
+    class AnyServer(Protocol):
+        def away(self) -> str: ...
+        def close(self) -> None: ...
+
 
 SLOTS = 16384
+Server = TypeVar("Server", bound="AnyServer")
 
 
 def slot_of(key: bytes) -> int:
@@ -39,18 +55,127 @@ class SlotMap:
         masters: dict[int, Address] = {}
         for first, last, master, *_ in reply:
             host = master[0].decode() if isinstance(master[0], bytes) else ""
-            place = (host if host and host != "?" else asked[0], int(master[1]))
+            address = (host if host and host != "?" else asked[0], int(master[1]))
             for slot in range(first, last + 1):
-                masters[slot] = place
+                masters[slot] = address
         self.masters = masters
 
-    def moved(self, slot: int, place: Address) -> None:
-        self.masters[slot] = place
+    def moved(self, slot: int, address: Address) -> None:
+        self.masters[slot] = address
 
-    def forget(self, place: Address) -> None:
-        """A server is gone: ask the others who has its slots."""
-        self.masters = {slot: other for slot, other in self.masters.items() if other != place}
-
-    def places(self) -> list[Address]:
-        """Whom to ask for the map: the servers known, then those configured."""
+    def addresses(self) -> list[Address]:
+        """The servers to ask for the map: those in the map, then those configured."""
         return list(dict.fromkeys([*self.masters.values(), *self.seeds]))
+
+
+class Topology:
+    """Finds the server of a key.  Its steps call ``ask``, which raises OSError or StoreUnavailable."""
+
+    def __init__(self, settings: RedisSettings, ask: Ask) -> None:
+        self.settings = settings
+        self.ask = ask
+        self.slots = SlotMap(settings.addresses)
+        self.breaker = Breaker()  # of the map: open while no server tells it
+
+    def locate(self, address: Address, is_away: bool, until: float) -> Steps[Address]:
+        """Where to connect for the server at ``address``: with sentinels, to the master that they name."""
+        if self.settings.service:
+            return (yield from self.find_master(until))
+        if self.settings.is_cluster and is_away:  # another server may have taken over its slots
+            with suppress(StoreUnavailable):
+                yield from self.learn_slots(until)
+        return address
+
+    def find_master(self, until: float) -> Steps[Address]:
+        """Ask the sentinels, one after the other, for the address of the master."""
+        words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self.settings.service.encode())
+        why = ""
+        sentinels = self.settings.addresses
+        for tried, sentinel in enumerate(sentinels):
+            share = (until - monotonic()) / (len(sentinels) - tried + 1)  # time is left to reach the master
+            try:
+                reply = yield self.ask, (sentinel, words, share)
+            except (OSError, StoreUnavailable) as error:
+                why = str(error) or "no answer"
+                continue
+            if reply:
+                return reply[0].decode(), int(reply[1])
+            why = f"no sentinel knows the service {self.settings.service!r}"
+        raise StoreUnavailable(self.settings.shown, f"could not find the master ({why})")
+
+    def learn_slots(self, until: float) -> Steps[None]:
+        """Ask the nodes, one after the other, which of them serves which slot."""
+        why = ""
+        nodes = self.slots.addresses()
+        for tried, node in enumerate(nodes):
+            share = (until - monotonic()) / (len(nodes) - tried)  # a node that hangs leaves time for the others
+            try:
+                self.slots.learn((yield self.ask, (node, (b"CLUSTER", b"SLOTS"), share)), node)
+            except (OSError, StoreUnavailable) as error:
+                why = str(error) or "no answer"
+            else:
+                self.breaker.close()
+                return
+        raise self.unknown(f"could not learn who serves what ({why})")
+
+    def unknown(self, why: str) -> StoreUnavailable:
+        """Note that the map cannot be learned at this moment; the error that says so."""
+        self.breaker.trip(monotonic(), why)
+        return StoreUnavailable(self.settings.shown, why)
+
+    def node(self, keys: bytes) -> Address | None:
+        """The node that has these keys; None: learn the slots first.  Raises while they cannot be learned."""
+        address = self.slots.masters.get(slot_of(keys))
+        if address is None and self.breaker.is_open and not self.breaker.is_due(monotonic()):
+            raise StoreUnavailable(self.settings.shown, self.breaker.why)
+        return address
+
+    def learned_node(self, keys: bytes) -> Address:
+        """The same after the slots were learned."""
+        slot = slot_of(keys)
+        address = self.slots.masters.get(slot)
+        if address is None:
+            raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
+        return address
+
+
+class Servers(Generic[Server]):
+    """The servers of one store, for threads or for one event loop: how they are found, and which of them is away."""
+
+    server: Server  # the only one, unless it is a cluster
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        self.topology = Topology(settings, self.ask_once)
+        self.servers: dict[Address, Server] = {}
+        if not settings.is_cluster:
+            self.server = self.server_at(settings.addresses[0])
+
+    def ask_once(self, address: Address, words: tuple[bytes, ...], seconds: float) -> Any:
+        """The reply to one command on a connection of its own."""
+        raise NotImplementedError
+
+    def open_server(self, address: Address, name: str) -> Server:
+        raise NotImplementedError
+
+    def server_at(self, address: Address) -> Server:
+        server = self.servers.get(address)
+        if server is None:
+            name = f"redis://{address[0]}:{address[1]}" if self.settings.is_cluster else self.settings.shown
+            server = self.servers.setdefault(address, self.open_server(address, name))
+        return server
+
+    def away(self, keys: bytes = b"") -> str:
+        """Why the server of these keys cannot be asked at this moment; empty where to ask is the only way to know."""
+        if not self.settings.is_cluster:
+            return self.server.away()
+        address = self.topology.slots.masters.get(slot_of(keys))
+        if address is None:
+            breaker = self.topology.breaker
+            return breaker.why if breaker.is_waiting(monotonic()) else ""
+        server = self.servers.get(address)
+        return "" if server is None else server.away()
+
+    def close(self) -> None:
+        for server in list(self.servers.values()):
+            server.close()

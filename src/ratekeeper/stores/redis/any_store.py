@@ -1,0 +1,105 @@
+"""What RedisStore and AsyncRedisStore have in common: everything but how a server is asked.  No I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from ratekeeper.clock import MONOTONIC
+from ratekeeper.stores.fallback import Fallback, NoFallback
+from ratekeeper.stores.redis.plans import PlanTranslator
+from ratekeeper.stores.redis.prefetch import can_prefetch, validate
+from ratekeeper.stores.redis.script import compose
+from ratekeeper.stores.redis.url import RedisSettings
+
+if TYPE_CHECKING:
+    from ratekeeper.check import Plan
+    from ratekeeper.clock import Clock
+    from ratekeeper.decision import Decision
+    from ratekeeper.errors import StoreUnavailable
+    from ratekeeper.limit import Limit, LimitSet
+    from ratekeeper.stores.protocol import Row
+    from ratekeeper.stores.redis.plans import PlanFlow
+
+
+class AnyRedisStore:
+    """State on Redis or Valkey.  The options are those of the URL (see ``url.py``).
+
+    A ``clock`` that is given rules in the place of the server's: for tests.  Without a ``fallback`` a store that cannot
+    answer raises StoreUnavailable: for experiments.
+    """
+
+    blocking = True
+    # What a store hands out, of its own kind: a table, a table with prefetched quotas, a prepared plan.
+    table_type: Any
+    prefetch_type: Any
+    plan_type: Any
+
+    def __init__(self, url: str, *, clock: Clock | None = None, fallback: bool = True, **options: Any) -> None:
+        self.settings = RedisSettings(url, **options)
+        self.clock = MONOTONIC if clock is None else clock
+        self.gives_time = clock is not None
+        self.script = compose(given_time=self.gives_time)
+        self.translator = PlanTranslator(self.settings, self.gives_time)
+        self.prefetching: WeakSet[Any] = WeakSet()
+        make_fallback = Fallback if fallback else NoFallback
+        settings = self.settings
+        self.fallback = make_fallback(settings.on_store_error, settings.local_share, self.translator, self.clock)
+
+    def run(self, flow: PlanFlow) -> Any:
+        """Send what ``flow`` asks for; its answer, or something to await."""
+        raise NotImplementedError
+
+    def table(
+        self,
+        space: str,
+        limit: Limit | LimitSet,
+        on_store_error: str | None = None,
+        *,
+        lease: str | int | None = None,
+        strict: bool = False,
+    ) -> Any:
+        """The states of one limit: its ``check`` is the hot path.  ``lease`` is how much quota it prefetches."""
+        if lease is not None:
+            validate(lease, limit)
+        elif self.settings.lease is not None and can_prefetch(limit):
+            lease = self.settings.lease
+        if lease is None:
+            return self.table_type(self, space, limit, on_store_error)
+        return self.prefetch_type(self, space, limit, on_store_error, lease)
+
+    def prepare(self, rows: tuple[Row, ...]) -> Any:
+        """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
+        return self.plan_type(self, rows)
+
+    def stand_in(
+        self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
+    ) -> tuple[Decision, ...]:
+        """Answer in this process, as ``on_store_error`` says, what the store cannot."""
+        return self.fallback.answer(operation, error, plan, at)
+
+    def peek(self, plan: Plan) -> Any:
+        """Say what ``check`` would, and take nothing."""
+        return self.run(self.translator.flow("peek", plan))
+
+    def take(self, plan: Plan) -> Any:
+        """Take of each cost what is there, up to all of it: to charge for what has been used already."""
+        return self.run(self.translator.flow("take", plan))
+
+    def refund(self, plan: Plan, at: int | None = None) -> Any:
+        """Give each cost, taken at the instant ``at``, back: never above the capacity."""
+        return self.run(self.translator.flow("refund", plan, at))
+
+    def reset(self, plan: Plan) -> Any:
+        """Forget what the plan's keys used."""
+        return self.run(self.translator.flow("reset", plan))
+
+    def states(self, plan: Plan) -> Any:
+        """Now, and the state of each check: to foresee a wait."""
+        return self.run(self.translator.flow("states", plan))
+
+    def release(self, space: str, limit: Limit | LimitSet) -> bool:
+        """Forget what this process knows of the states that ``limit`` reads; those on the server expire."""
+        self.translator.release(space, limit)
+        self.fallback.release(space, limit)
+        return True

@@ -1,0 +1,17 @@
+"""Commands as the protocol of Redis (RESP) writes them."""
+
+from __future__ import annotations
+
+
+def bulk(word: bytes) -> bytes:
+    """One word of a command."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def number(value: int) -> bytes:
+    return bulk(b"%d" % value)
+
+
+def encode_command(*words: bytes) -> bytes:
+    """A whole command."""
+    return b"*%d\r\n" % len(words) + b"".join([bulk(word) for word in words])
