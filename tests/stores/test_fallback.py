@@ -187,14 +187,19 @@ def test_a_share_says_why_in_each_of_its_decisions(clock, make):
     limit._build("10/minute", 10, 60_000_000, 10, "gcra", 1)
     limit._set(reason="local: is away")
     table = store.table("s", limit)
-    told = [table.check("k"), table.peek("k"), *store.check((Check("s", "k", limit, 20),)), table.check(b"k", cost=11)]
+    told = [
+        table.check("k"),
+        *store.peek((Check("s", "k", limit, 1),)),
+        *store.check((Check("s", "k", limit, 20),)),
+        table.check(b"k", cost=11),
+    ]
     assert [(one.allowed, one.reason) for one in told] == [
         (True, "local: is away"), (True, "local: is away"), (False, "local: is away"), (False, "local: is away"),
     ]  # fmt: skip
     plain = Limit.parse("10/minute")
     assert plain != limit
     assert store.table("s", plain).check("k").reason == ""
-    assert store.table("s", plain).peek("k").remaining == 8  # the states are the same
+    assert store.peek((Check("s", "k", plain, 1),))[0].remaining == 8  # the states are the same
 
 
 def test_a_decision_keeps_its_reason_when_the_next_has_another(clock):
@@ -228,10 +233,10 @@ def test_what_is_released_is_new_and_the_rest_is_not(clock, make):
     for space, own in (("s", limit), ("s", far), ("t", limit)):
         store.table(space, own).check("k", 4)
     assert store.release("s", near)  # the same states
-    assert store.table("s", limit).peek("k").remaining == 10
+    assert store.peek((Check("s", "k", limit, 1),))[0].remaining == 10
     assert store.peek((Check("s", "k", near, 1),))[0].remaining == 5
-    assert store.table("s", far).peek("k").remaining == 7
-    assert store.table("t", limit).peek("k").remaining == 6
+    assert store.peek((Check("s", "k", far, 1),))[0].remaining == 7
+    assert store.peek((Check("t", "k", limit, 1),))[0].remaining == 6
 
 
 def test_rules_that_are_read_again_know_what_the_store_said(redis_server, clock):
