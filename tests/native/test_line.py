@@ -94,7 +94,20 @@ def plan(keys):
     return PlanRequest("check", [(SEVERAL, key, 2) for key in keys])
 
 
+class Prepared:
+    """A request of a prepared plan: all requests of one plan have the very same words."""
+
+    def __init__(self, template, keys):
+        self.keys = b"".join([layout.keys(key) for (layout, _, _), key in zip(template.checks, keys, strict=False)])
+        self.keys_count, self.words, self.words_count = template.keys_count, template.words, template.words_count
+
+
+TEMPLATES = [
+    PlanRequest("check", [(LAYOUTS[0], "x", 1), (SEVERAL, "y", 3)]),  # all or nothing: plans that are alike are joined
+    PlanRequest("check", [(LAYOUTS[1], "x", 1), (SEVERAL, "y", 1)]),  # with a log: each is written by itself
+]
 requests = st.one_of(
+    st.builds(Prepared, st.sampled_from(TEMPLATES), st.sampled_from(["xy", "zw", "uv"])),
     st.builds(CheckRequest, st.sampled_from(LAYOUTS), st.sampled_from("xyz"), st.sampled_from([1, 1, 1, 2])),
     st.builds(plan, st.lists(st.sampled_from("uvw"), min_size=2, max_size=3, unique=True)),
 )

@@ -124,27 +124,37 @@ static bool put_number(Buffer *buffer, unsigned number) {
     return put(buffer, text, (size_t)snprintf(text, sizeof text, "$%d\r\n%s\r\n", count, digits));
 }
 
-/* The last of the calls from `call` on that differ in nothing but the key, and how many they are: the very words. */
+#define ALL "$3\r\nall\r\n" /* how the words of a plan begin that is decided all or nothing */
+
+/* Whether calls that differ in nothing but their keys can be told as one: checks, and plans that are all or nothing. */
+static bool can_be_joined(const Call *call) {
+    size_t size = sizeof ALL - 1;
+    return call->kind == CHECK ||
+           (call->kind == PLAN_OF_MANY && call->words_size > size && !memcmp(call->words, ALL, size));
+}
+
+/* The last of the calls from `call` on that differ in nothing but their keys, and how many they are: the very words. */
 static const Call *last_alike(const Call *call, unsigned *many) {
     *many = 1;
-    if (call->kind == CHECK)
-        for (; call->next && call->next->kind == CHECK && call->next->words == call->words; call = call->next)
+    if (can_be_joined(call))
+        for (; call->next && call->next->kind == call->kind && call->next->words == call->words; call = call->next)
             ++*many;
     return call;
 }
 
-/* All calls in one call of the script: the twin of codec.command.  False: there is no memory. */
+/* All calls in one call of the script: the twin of request.command.  False: there is no memory. */
 static bool write_script(Line *line, const Call *calls) {
     unsigned keys = 0, words = 0, many;
     bool is_alone = !calls->next; /* what is asked alone needs no word for it */
     for (const Call *call = calls; call; call = call->next) {
-        bool is_check = call->kind == CHECK;
-        words += is_check ? SUBJECT_WORDS : call->words_count;
-        keys += is_check ? 0 : call->keys_count;
+        const Call *first = call;
         call = last_alike(call, &many);
-        if (is_check) {
-            words += many > 1 ? 2 : !is_alone;
+        if (first->kind == CHECK) {
+            words += SUBJECT_WORDS + (many > 1 ? 2 : !is_alone);
             keys += many;
+        } else {
+            words += first->words_count + (many > 1);
+            keys += first->keys_count * many;
         }
     }
     char head[32];
@@ -154,12 +164,17 @@ static bool write_script(Line *line, const Call *calls) {
         fits = put(&line->out, call->keys, call->keys_size);
     for (const Call *call = calls; fits && call; call = call->next) {
         const Call *first = call;
+        size_t from = 0; /* of its words */
         call = last_alike(call, &many);
         if (first->kind == CHECK && many == 1 && !is_alone)
             fits = put(&line->out, "$3\r\none\r\n", 9);
         else if (first->kind == CHECK && many > 1)
             fits = put(&line->out, "$4\r\neach\r\n", 10) && put_number(&line->out, many);
-        fits = fits && put(&line->out, first->words, first->words_size);
+        else if (many > 1) {
+            fits = put(&line->out, "$5\r\nplans\r\n", 11) && put_number(&line->out, many);
+            from = sizeof ALL - 1;
+        }
+        fits = fits && put(&line->out, first->words + from, first->words_size - from);
     }
     return fits;
 }
