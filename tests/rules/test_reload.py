@@ -52,7 +52,7 @@ def test_a_policy_that_is_gone_is_no_longer_watched(tmp_path):
     path = tmp_path / "rules.json"
     path.write_text('{"rules": [{"name": "r", "limit": "1/minute"}]}')
     policy = Policy.load(path, watch=3600.0)
-    watcher = policy.watcher
+    watcher = policy._watcher
     assert watcher.look()
     del policy
     assert not watcher.look()

@@ -47,25 +47,25 @@ class Policy:
         host: Policy | None = None,
     ) -> None:
         self.path: Path | None = None
-        self.host = host  # the policy on whose stores these rules count
-        self.functions: Functions = {}
-        self.given_store = store if host is None else host.store
-        self.given_clock = clock
+        self._host = host  # the policy on whose stores these rules count
+        self._functions: Functions = {}
+        self._given_store = store if host is None else host.store
+        self._given_clock = clock
         self.sinks: tuple[Sink, ...] = ()
         for sink in sinks:
             self.listen(sink)
-        self.watcher: Any = None
+        self._watcher: Any = None
         self.store_url = settings.store
-        self.store: Store = self.open(settings.store)
+        self.store: Store = self._open(settings.store)
         self.opened_async_store: Store | None = None
-        self.instance: Store = self.instance_beside(self.store) if host is None else host.instance
+        self.instance: Store = self._instance_beside(self.store) if host is None else host.instance
         self.clock = self.store.clock
-        self.install(CompiledRules(settings, self.store, self.instance))
+        self._install(CompiledRules(settings, self.store, self.instance))
 
-    def install(self, program: CompiledRules) -> None:
+    def _install(self, program: CompiledRules) -> None:
         self.program = program
         # For event loops: the same, unless the store lives elsewhere; then compiled when a loop first asks.
-        self.async_program: CompiledRules | None = program if program.answers_at_once else None
+        self._async_program: CompiledRules | None = program if program.answers_at_once else None
         self.blocking = not program.answers_at_once
         self.asks_route = self.asks("route")  # whether the framework's template of the route must be found
         self.delays = program.delays  # whether an admitted request may have to wait for its turn
@@ -87,7 +87,7 @@ class Policy:
         path = Path(path)
         policy = cls(parse(read(path), path.name, functions, path.parent), store=store, clock=clock, sinks=sinks)
         policy.path = path
-        policy.functions = functions or {}
+        policy._functions = functions or {}
         if watch is not None:
             policy.watch(watch)
         return policy
@@ -106,34 +106,34 @@ class Policy:
         if not isinstance(rules, dict):
             raise InvalidRules(f"rules: expected a dictionary, got {shown(rules)}. To read a file, use Policy.load.")
         policy = cls(parse(rules, "rules", functions), store=store, clock=clock, sinks=sinks)
-        policy.functions = functions or {}
+        policy._functions = functions or {}
         return policy
 
-    def open(self, url: str, *, asynchronous: bool = False) -> Store:
-        if self.given_store is None or isinstance(self.given_store, str):
-            return open_store(self.given_store or url, clock=self.given_clock, asynchronous=asynchronous)
-        expect_store(self.given_store)
-        return self.given_store
+    def _open(self, url: str, *, asynchronous: bool = False) -> Store:
+        if self._given_store is None or isinstance(self._given_store, str):
+            return open_store(self._given_store or url, clock=self._given_clock, asynchronous=asynchronous)
+        expect_store(self._given_store)
+        return self._given_store
 
-    def instance_beside(self, store: Store) -> Store:
+    def _instance_beside(self, store: Store) -> Store:
         """Where rules with ``scope = "instance"`` count: always in this process."""
-        return store if not store.blocking else open_store("memory://", clock=self.given_clock)
+        return store if not store.blocking else open_store("memory://", clock=self._given_clock)
 
     @property
     def async_store(self) -> Store:
         """The store for event loops: the same one, unless it lives elsewhere; then opened on first use."""
         if self.program.answers_at_once:
             return self.store
-        if self.host is not None:
-            return self.host.async_store
+        if self._host is not None:
+            return self._host.async_store
         if self.opened_async_store is None:
-            self.opened_async_store = self.open(self.store_url, asynchronous=True)
+            self.opened_async_store = self._open(self.store_url, asynchronous=True)
         return self.opened_async_store
 
-    def rules_for_loops(self) -> CompiledRules:
-        program = self.async_program
+    def _rules_for_loops(self) -> CompiledRules:
+        program = self._async_program
         if program is None:
-            program = self.async_program = self.program.on(self.async_store)
+            program = self._async_program = self.program.on(self.async_store)
         return program
 
     @property
@@ -159,40 +159,40 @@ class Policy:
         selection = self.program.selection(request)
         if not self.sinks:
             return selection.check(request)
-        return self.report(selection, self.clock.nanos(), selection.check(request))
+        return self._report(selection, self.clock.nanos(), selection.check(request))
 
     def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
         """``check`` for an event loop: the verdict at once, or an awaitable of it if the store must be asked."""
-        selection = (self.async_program or self.rules_for_loops()).selection(request)
-        return self.answer_by(selection, request) if self.sinks else selection.answer(request)
+        selection = (self._async_program or self._rules_for_loops()).selection(request)
+        return self._answer_by(selection, request) if self.sinks else selection.answer(request)
 
     async def acheck(self, request: Request) -> HttpVerdict:
         """``check`` for an event loop."""
-        selection = (self.async_program or self.rules_for_loops()).selection(request)
-        verdict = self.answer_by(selection, request) if self.sinks else selection.answer(request)
+        selection = (self._async_program or self._rules_for_loops()).selection(request)
+        verdict = self._answer_by(selection, request) if self.sinks else selection.answer(request)
         return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
     def check_message(self, request: Request) -> HttpVerdict:
         """Decide one message of a WebSocket whose handshake was ``request``."""
         selection = self.program.select(self.program.messages.find(request))
-        return self.report(selection, self.clock.nanos(), selection.check(request))
+        return self._report(selection, self.clock.nanos(), selection.check(request))
 
     async def acheck_message(self, request: Request) -> HttpVerdict:
         """``check_message`` for an event loop."""
-        program = self.rules_for_loops()
+        program = self._rules_for_loops()
         selection = program.select(program.messages.find(request))
-        verdict = self.answer_by(selection, request) if self.sinks else selection.answer(request)
+        verdict = self._answer_by(selection, request) if self.sinks else selection.answer(request)
         return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
-    def answer_by(self, selection: Selection, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
+    def _answer_by(self, selection: Selection, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
         """Decide, and report the verdict to the sinks."""
         began = self.clock.nanos()
         verdict = selection.answer(request)
         if verdict.__class__ is HttpVerdict:
-            return self.report(selection, began, verdict)
-        return self.report_later(selection, began, verdict)  # type: ignore[arg-type]
+            return self._report(selection, began, verdict)
+        return self._report_later(selection, began, verdict)  # type: ignore[arg-type]
 
-    def report(self, selection: Selection, began: int, verdict: HttpVerdict) -> HttpVerdict:
+    def _report(self, selection: Selection, began: int, verdict: HttpVerdict) -> HttpVerdict:
         """Send an event of the verdict to each sink."""
         if self.sinks:
             from ratekeeper.sinks.event import event_of
@@ -202,8 +202,8 @@ class Policy:
                 sink(event)
         return verdict
 
-    async def report_later(self, selection: Selection, began: int, verdict: Awaitable[HttpVerdict]) -> HttpVerdict:
-        return self.report(selection, began, await verdict)
+    async def _report_later(self, selection: Selection, began: int, verdict: Awaitable[HttpVerdict]) -> HttpVerdict:
+        return self._report(selection, began, await verdict)
 
     def give_back(self, verdict: HttpVerdict) -> None:
         """Give back what an admitted request took: its client left before its turn came."""
@@ -211,7 +211,7 @@ class Policy:
 
     async def agive_back(self, verdict: HttpVerdict) -> None:
         """``give_back`` for an event loop."""
-        await self.arun(self.program.give_back(self.program.taken(verdict)))
+        await self._arun(self.program.give_back(self.program.taken(verdict)))
 
     def release(self, verdict: HttpVerdict) -> None:
         """End the leases of an admitted request: its response is done."""
@@ -219,13 +219,13 @@ class Policy:
 
     async def arelease(self, verdict: HttpVerdict) -> None:
         """``release`` for an event loop."""
-        await self.arun(self.program.give_back(self.program.leases_of(verdict)))
+        await self._arun(self.program.give_back(self.program.leases_of(verdict)))
 
     async def arenew(self, verdict: HttpVerdict) -> None:
         """Let the leases of an admitted request begin anew: its response takes long."""
-        await self.arun(self.program.renew(verdict))
+        await self._arun(self.program.renew(verdict))
 
-    async def arun(self, flow: Flow[None]) -> None:
+    async def _arun(self, flow: Flow[None]) -> None:
         await adrive(flow, self.async_store, self.clock, NO_QUEUE)
 
     def explain(self, request: Request) -> Explanation:
@@ -243,42 +243,42 @@ class Policy:
     def replace(self, settings: Settings) -> None:
         """Put new rules in force, at once and whole.  A rule that keeps its name keeps its counters."""
         store, instance = self.store, self.instance
-        if settings.store != self.store_url and not self.given_store:
-            store = self.open(settings.store)
-            instance = self.instance_beside(store)
+        if settings.store != self.store_url and not self._given_store:
+            store = self._open(settings.store)
+            instance = self._instance_beside(store)
         program = CompiledRules(settings, store, instance)
         self.store_url = settings.store
         if store is not self.store:
             self.opened_async_store = None
         self.store, self.instance, self.clock = store, instance, store.clock
-        self.install(program)
+        self._install(program)
 
     def reload(self) -> None:
         """Read the file again.  If it is not valid, InvalidRules is raised and the old rules stay."""
         if self.path is None:
             raise InvalidInput("reload: expected a policy that was loaded from a file. Use Policy.load.")
-        self.replace(parse(read(self.path), self.path.name, self.functions, self.path.parent))
+        self.replace(parse(read(self.path), self.path.name, self._functions, self.path.parent))
 
     def watch(self, every: float = 1.0, on_error: Callable[[Exception], object] | None = None) -> None:
         """Reload whenever the file changes, from a thread that looks every so many seconds."""
         from ratekeeper.rules.reload import Watcher
 
-        if self.watcher is not None:
-            self.watcher.stop()
-        self.watcher = Watcher(self, every, on_error)
+        if self._watcher is not None:
+            self._watcher.stop()
+        self._watcher = Watcher(self, every, on_error)
 
     def close(self) -> None:
         """Stop watching, and close the store if this policy opened it."""
-        if self.watcher is not None:
-            self.watcher.stop()
-            self.watcher = None
-        if self.given_store is None or isinstance(self.given_store, str):
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
+        if self._given_store is None or isinstance(self._given_store, str):
             self.store.close()
 
     async def aclose(self) -> None:
         """``close`` for an event loop, and for the store that was opened for it."""
         opened, self.opened_async_store = self.opened_async_store, None
-        if opened is not None and opened is not self.given_store:
+        if opened is not None and opened is not self._given_store:
             closing: Any = opened.close()  # type: ignore[func-returns-value]
             if hasattr(closing, "__await__"):
                 await closing
