@@ -204,6 +204,11 @@ class AnyLimiter:
         return lambda function: decorated(self, function, key, cost, timeout)
 
 
+# Python's own errors about arguments name the public class.
+AnyLimiter.__init__.__qualname__ = "Limiter.__init__"
+AnyLimiter.limit.__qualname__ = "Limiter.limit"
+
+
 class Limiter(AnyLimiter):
     """Limits how often each key may act: ``Limiter("100/minute").check("user:42")``.
 
