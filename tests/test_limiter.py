@@ -397,6 +397,13 @@ def test_wrong_arguments_are_shown_as_they_should_be_written(kind, arguments, op
     assert str(caught.value) == f"{kind.__name__}: {message}".replace("NAME(", f"{kind.__name__}(")
 
 
+def test_wrong_arguments_of_methods_name_the_public_class():
+    with pytest.raises(TypeError, match=r"^Limiter\.limit\(\) got an unexpected keyword argument 'timout'"):
+        Limiter("5/minute").limit(timout=3)
+    with pytest.raises(TypeError, match=r"^AsyncLimiter\.acquire\(\) got an unexpected keyword argument 'timout'"):
+        AsyncLimiter("5/minute").acquire("k", timout=3)
+
+
 def test_a_subclass_may_have_a_constructor_of_its_own():
     class PerMinute(Limiter):
         def __init__(self, count, name):

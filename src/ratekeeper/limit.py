@@ -100,8 +100,8 @@ class Limit(Frozen):
 
     def _build(self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int) -> None:
         if algorithm not in RULES:
-            near = did_you_mean(str(algorithm), RULES)
-            raise InvalidLimit(f"{place}: expected an algorithm ({', '.join(RULES)}), got {shown(algorithm)}.{near}")
+            advice = did_you_mean(str(algorithm), RULES)
+            raise InvalidLimit(f"{place}: expected an algorithm ({', '.join(RULES)}), got {shown(algorithm)}.{advice}")
         most = {"sliding_log": LONGEST_LOG, "concurrency": MOST_LEASES}.get(algorithm, MOST)
         expect_number(place, "a count", count, most, zero="To refuse everybody, take the route away.")
         if not 1 <= micros <= LONGEST_PERIOD:
@@ -309,7 +309,7 @@ def fraction_above(numerator: int, denominator: int, most: int) -> tuple[int, in
     """The least fraction not below ``numerator / denominator`` whose denominator is at most ``most``."""
     low, low_of = numerator // denominator, 1
     high, high_of = low + 1, 1
-    below = numerator - denominator * low  # how far the number lies above the lower bound, and below the upper one
+    below = numerator - denominator * low  # how far the number is above the lower bound, and below the upper one
     above = denominator * high - numerator
     while below and above and high_of + low_of <= most:
         # Add the upper bound to the lower one as often as that stays below the number, then the other way round.

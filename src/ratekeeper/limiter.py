@@ -123,8 +123,8 @@ class AnyLimiter:
         if runner is None:
             from ratekeeper.flow import run
 
-            made = (run.AsyncFlowRunner if self._is_async else run.FlowRunner)(self.store)
-            runner = self.__dict__.setdefault("_runner", made)
+            new = (run.AsyncFlowRunner if self._is_async else run.FlowRunner)(self.store)
+            runner = self.__dict__.setdefault("_runner", new)
             if self.is_closed:  # by another thread, which did not see the runner: _close sets store, then reads _runner
                 runner.close(self.store)
         return runner
@@ -204,13 +204,19 @@ class AnyLimiter:
         return lambda function: decorated(self, function, key, cost, timeout)
 
 
+# Python's own errors about arguments name the public class.
+AnyLimiter.__init__.__qualname__ = "Limiter.__init__"
+AnyLimiter.limit.__qualname__ = "Limiter.limit"
+
+
 class Limiter(AnyLimiter):
     """Limits how often each key may act: ``Limiter("100/minute").check("user:42")``.
 
     ``limits`` is a limit or a list of limits, which are decided together, all or nothing.  ``name`` separates limiters
     that share a ``store``; the default is the text of the limits.  ``max_keys`` bounds the memory of a store in this
     process.  If a store elsewhere does not answer within ``deadline`` seconds, ``on_store_error`` decides: ``local``
-    (a limit in this process, ``local_share`` of the full one), ``allow`` or ``deny``.
+    (a limit in this process, ``local_share`` of the full one), ``allow`` or ``deny``.  ``limits``, ``name`` and
+    ``store`` are attributes too.
     """
 
     if TYPE_CHECKING:

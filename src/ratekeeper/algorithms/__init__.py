@@ -13,7 +13,7 @@ Every module has the same face:
 
 A refusal returns the very state it was given, with one exception: a state from the future (the clock
 stepped back) or above a limit that was lowered is brought to the worst that the present allows, so that
-nobody is locked out for longer than one full recovery.
+no key is locked out for longer than one full recovery.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra")
 
-# All that a limit may name: leases are counted like the others, but given back, and so stand apart.
+# All that a limit may name.  `concurrency` is apart from the others, because its leases are given back.
 RULES = (*ALGORITHMS, "concurrency")
 
-# These hold `burst` and drain at a constant rate; the others count what came in a window.
+# These hold `burst` and drain at a constant rate; the others count what was admitted in a window.
 BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 
 
-# A child that is forked while another thread imports a rule would wait for that thread for ever.
+# Without this lock, a child forked while another thread imports a rule would wait for that thread for ever.
 importing = RLock()
 register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
 
 
 def rule_of(name: str) -> ModuleType:
-    """The module of a rule, imported when the first limit names it: a program pays for those that it uses."""
+    """The module of a rule, imported when the first limit names it: a program pays only for the rules it uses."""
     with importing:
-        found: ModuleType = __import__(f"ratekeeper.algorithms.{name}", fromlist=["decide"])  # importlib is slow
-    return found
+        rule: ModuleType = __import__(f"ratekeeper.algorithms.{name}", fromlist=["decide"])  # importlib is slow
+    return rule

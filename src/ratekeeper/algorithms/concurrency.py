@@ -1,10 +1,10 @@
-"""Concurrency: so many at once.  Whoever is admitted holds a lease, and gives it back when done.
+"""Concurrency: a number of calls at once.  An admitted call holds a lease, and gives it back when it is done.
 
 The state is the tuple of the instants at which the leases in force were taken, oldest first.  A lease that is not given
 back, because its holder was killed, ends by itself one period after it was taken: a limit's period is that time.
 
-Law: never more than ``count`` leases in force.  A lease is known by its instant, so giving back one that has ended
-takes nobody else's away.  No clock, no I/O; whole microseconds.  All but ``refund`` is the sliding log's.
+Law: never more than ``count`` leases in force.  A lease is identified by its instant, so giving back one that has ended
+does not end another.  No clock, no I/O; whole microseconds.  All but ``refund`` is the sliding log's.
 
 >>> from ratekeeper import Limit
 >>> limit = Limit.parse("2 concurrent for 30 seconds")

@@ -35,13 +35,13 @@ def decide(state: States, now: int, limit: LimitSet, cost: int) -> tuple[States,
 
 
 def remaining(state: States, now: int, limit: LimitSet) -> int:
-    return min(part.rule.remaining(own, now, part) for part, own in zip(limit.limits, state, strict=True))
+    return min(part.rule.remaining(its_state, now, part) for part, its_state in zip(limit.limits, state, strict=True))
 
 
 def retry_after(state: States, now: int, limit: LimitSet, cost: int) -> int | None:
     longest = 0
-    for part, own in zip(limit.limits, state, strict=True):
-        wait = part.rule.retry_after(own, now, part, cost)
+    for part, its_state in zip(limit.limits, state, strict=True):
+        wait = part.rule.retry_after(its_state, now, part, cost)
         if wait is None:
             return None
         longest = max(longest, wait)
@@ -49,23 +49,25 @@ def retry_after(state: States, now: int, limit: LimitSet, cost: int) -> int | No
 
 
 def reset_after(state: States, now: int, limit: LimitSet) -> int:
-    return max(part.rule.reset_after(own, now, part) for part, own in zip(limit.limits, state, strict=True))
+    return max(part.rule.reset_after(its_state, now, part) for part, its_state in zip(limit.limits, state, strict=True))
 
 
 def delay(state: States, now: int, limit: LimitSet, cost: int) -> int:
-    return max(part.rule.delay(own, now, part, cost) for part, own in zip(limit.limits, state, strict=True))
+    return max(part.rule.delay(its_state, now, part, cost) for part, its_state in zip(limit.limits, state, strict=True))
 
 
 def refund(state: States, now: int, limit: LimitSet, cost: int, at: int) -> States:
-    return tuple(part.rule.refund(own, now, part, cost, at) for part, own in zip(limit.limits, state, strict=True))
+    return tuple(
+        part.rule.refund(its_state, now, part, cost, at) for part, its_state in zip(limit.limits, state, strict=True)
+    )
 
 
 def debt(state: States, now: int, limit: LimitSet) -> int:
     """How long the limit that is used most takes to give back what was used, in 2^-20 microseconds.
 
-    Not the time until all is forgotten: a log forgets the newest unit last, so whoever came last would owe most.
+    Not the time until all is forgotten: a log forgets the newest unit last, so the key that came last would owe most.
     """
     return max(
-        -(-(part.capacity - part.rule.remaining(own, now, part)) * part.micros * 2**20 // part.count)
-        for part, own in zip(limit.limits, state, strict=True)
+        -(-(part.capacity - part.rule.remaining(its_state, now, part)) * part.micros * 2**20 // part.count)
+        for part, its_state in zip(limit.limits, state, strict=True)
     )

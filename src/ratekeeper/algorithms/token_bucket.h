@@ -8,7 +8,7 @@ static inline bool token_bucket_decide(u128 *state, u64 instant, const Limit *li
     u128 now = (u128)instant * limit->drain;
     u128 tokens = limit->full;
     if (*state > now) {
-        if (*state - now > tokens) { /* the clock stepped back, or the burst was lowered: an empty purse is the worst */
+        if (*state - now > tokens) { /* the clock stepped back, or the burst was lowered: an empty bucket is the worst */
             tokens = 0;
             *state = now + limit->full;
         } else {

@@ -1,10 +1,10 @@
-"""Token bucket: a purse of ``burst`` tokens that refills at a steady rate.
+"""Token bucket: it holds ``burst`` tokens and refills at a steady rate.
 
-The state is the instant at which the purse will be full again; the tokens in it now follow from that,
-so one number is kept, nothing is refilled by a timer and no fraction is ever lost.
+The state is the instant at which the bucket will be full again; the tokens in it now follow from that,
+so one number is stored, nothing is refilled by a timer and no fraction is ever lost.
 
 Law: in any interval of length T at most ``burst + rate * T`` is admitted.  Decision for decision it is
-GCRA, told from the other end.  No clock, no I/O; ticks as in ``gcra.py``.
+GCRA, seen from the other end.  No clock, no I/O; ticks as in ``gcra.py``.
 
 >>> from ratekeeper import Limit
 >>> limit = Limit.parse("10/second burst 20 token_bucket")
@@ -42,7 +42,7 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     tokens = limit.full
     if state > now:
         tokens -= state - now
-        if tokens < 0:  # the clock stepped back, or the burst was lowered: an empty purse is the worst
+        if tokens < 0:  # the clock stepped back, or the burst was lowered: an empty bucket is the worst
             tokens = 0
             state = now + limit.full
     tokens -= cost * limit.unit

@@ -1,4 +1,4 @@
-"""No limit at all: what "unlimited" means for a tier.  Keeps nothing, admits everything."""
+"""No limit at all: what "unlimited" means for a tier.  Stores nothing, admits everything."""
 
 from __future__ import annotations
 

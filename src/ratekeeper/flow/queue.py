@@ -86,7 +86,7 @@ class WaitQueue:
         with self.lock:
             ahead: list[Waiter] = []
             is_before = False
-            for other in reversed(self.waiting[waiter.key]):  # from the end, where a newcomer stands
+            for other in reversed(self.waiting[waiter.key]):  # from the end, where newcomers are
                 if is_before:
                     ahead.append(other)
                     if other.predicted is not None:

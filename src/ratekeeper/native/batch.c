@@ -188,9 +188,9 @@ PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed
     int regions = open_items(self, batch, 0, batch->count, &now);
     if (regions < 0)
         return NULL;
-    bool kept = check_all(batch->items, batch->count, now, peek, batch->evidence);
+    bool written = check_all(batch->items, batch->count, now, peek, batch->evidence);
     unlock_all(batch->order, regions);
-    if (!kept)
+    if (!written)
         return PyErr_NoMemory();
     *allowed = true;
     for (int index = 0; index < batch->count; index++)

@@ -36,9 +36,9 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
         u64 now;
         int regions = open_items(self, &batch, index, index + 1, &now);
         if (regions >= 0) {
-            bool kept = !item->shelf || change_item(item, change, now, taken_at == Py_None ? (i64)now : at, batch.evidence);
+            bool written = !item->shelf || change_item(item, change, now, taken_at == Py_None ? (i64)now : at, batch.evidence);
             unlock_all(batch.order, regions);
-            if (kept)
+            if (written)
                 decision = decision_from(terms, item->shelf ? batch.evidence : &BOUNDLESS, true, now, 0);
             else
                 PyErr_NoMemory();

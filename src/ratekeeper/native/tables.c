@@ -275,17 +275,17 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost) {
             goto done;
         }
         bool changed = self->nanos && !shelf->shape->shared && seen != changes_in(shelf) && look < MOST_LOOKS;
-        bool kept = true;
+        bool written = true;
         if (!changed) {
             read_item(&item, 0);
             if (!self->nanos)
                 now = machine_clock();
-            kept = check_all(&item, 1, now, false, evidence);
+            written = check_all(&item, 1, now, false, evidence);
         }
         unlock_all(order, regions);
         if (changed)
             continue;
-        if (!kept)
+        if (!written)
             PyErr_NoMemory();
         else
             found = decision_from(terms, evidence, item.allowed, now, cost);
@@ -360,9 +360,9 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
             }
             place = place_of(shelf, hash); /* the region may have grown meanwhile */
         }
-        bool kept = check_private(shelf, place, self->terms->limits, now, cost, &decision->evidence);
+        bool written = check_private(shelf, place, self->terms->limits, now, cost, &decision->evidence);
         spin_unlock(&region->lock);
-        if (!kept) {
+        if (!written) {
             Py_DECREF(decision);
             return PyErr_NoMemory();
         }
