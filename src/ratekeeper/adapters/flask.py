@@ -12,7 +12,6 @@ A refusal is raised as werkzeug's own exception, so that ``@app.errorhandler(429
 from __future__ import annotations
 
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import framework, policy_of
@@ -28,6 +27,7 @@ from ratekeeper.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import TypeVar
 
     from ratekeeper.adapters.route_limit import Limits
@@ -65,9 +65,7 @@ class RateLimiter:
     def init_app(self, app: Flask) -> None:
         """Check every request of ``app`` from now on."""
         policy = self._policy if self._policy is not None else app.config.get("RATEKEEPER_POLICY", {"rules": []})
-        if isinstance(policy, (str, Path)):
-            policy = Path(app.root_path) / policy
-        app.extensions[NAME] = policy_of(policy)
+        app.extensions[NAME] = policy_of(policy, app.root_path)
         app.before_request(self._before)
         app.after_request(self._after)
         app.teardown_request(self._teardown)
