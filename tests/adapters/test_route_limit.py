@@ -23,6 +23,7 @@ from ratekeeper.adapters.drf import RateLimitThrottle, route_limits
 from ratekeeper.adapters.fastapi import RateLimit
 from ratekeeper.adapters.flask import RateLimiter
 from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.adapters.django_site import OURS
 
 SOURCES = (
@@ -174,6 +175,20 @@ def test_fastapi_without_a_middleware_counts_peers_or_inherits_from_a_policy():
     through = TestClient(app, client=(PROXY, 1))
     assert statuses([through.get("/peer", headers=each) for each in CLIENTS]) == [200, 200, 429, 429]
     assert statuses([through.get("/client", headers=each) for each in CLIENTS]) == [200, 200, 200, 200]
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, [200] * 4), ({"rules": []}, [200, 200, 429, 429])])
+def test_flask_without_a_policy_inherits_from_a_wsgi_middleware(own, expected):
+    app = Flask("app")
+    limiter = RateLimiter(app, policy=own)
+
+    @app.get("/")
+    @limiter.limit("2/minute")
+    def home():
+        return "ok"
+
+    app.wsgi_app = WsgiMiddleware(app.wsgi_app, policy={"trusted_proxies": [PROXY], "rules": []})
+    assert statuses([app.test_client().get("/", headers=each) for each in CLIENTS]) == expected
 
 
 def test_fastapi_inherits_from_the_nearest_middleware():

@@ -51,6 +51,8 @@ class RateLimitMiddleware:
         request = request_of(environ)
         if self._facts is not None:
             request.facts = self._facts(environ)
+        limits.policy = self.policy
+        limits.facts = request.facts
         verdict = limits.check(self.policy, request)
         if not verdict.allowed:
             return refuse(verdict, limits, environ, start_response)
