@@ -121,8 +121,7 @@ class RateLimiter:
             raise InvalidInput("RateLimiter: expected init_app to be called with this application first.")
         limits: RequestLimits | None = request.environ.get(LIMITS)
         if limits is None:
-            limits = request.environ[LIMITS] = RequestLimits()
-            limits.header_writer = self
+            limits = request.environ[LIMITS] = RequestLimits(self)
         facts = self._facts() if self._facts is not None else limits.facts
         if route_limit is not None:
             facts = route_limit.facts(facts)
