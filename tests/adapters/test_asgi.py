@@ -184,6 +184,22 @@ def test_the_application_can_read_the_verdict():
     assert remaining == [4]
 
 
+def test_a_scope_that_is_used_again_is_a_new_request():
+    app = RateLimitMiddleware(application, policy=rules({"limit": "3/minute"}))
+    scope, answers = scope_of(Step()), []
+
+    async def send(message):
+        if message["type"] == "http.response.start":
+            answers.append((message["status"], dict(message["headers"]).get(b"ratelimit-policy")))
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    for _ in range(4):
+        asyncio.run(app(scope, receive, send))
+    assert answers == [(status, b'"rule-0";q=3;w=60') for status in (200, 200, 200, 429)]
+
+
 def test_facts_are_what_the_application_verified():
     settings = rules({"by": "user", "limit": "1/minute"}, identity={"user": "app:user"})
     app = RateLimitMiddleware(application, settings, facts=lambda scope: {"user": scope["client"][0][-1]})

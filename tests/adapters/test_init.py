@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 import ratekeeper.adapters
-from ratekeeper import InvalidInput
+from ratekeeper import InvalidInput, InvalidRules
 from ratekeeper.adapters import framework
 from ratekeeper.adapters.asgi import RateLimitMiddleware
 from ratekeeper.adapters.flask import RateLimiter
@@ -25,6 +25,21 @@ from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
 def test_what_is_no_policy_is_refused(make, policy):
     with pytest.raises(InvalidInput, match="policy: expected a Policy, the path of a rules file or a dictionary, got "):
         make(policy)
+
+
+@pytest.mark.parametrize("make", [
+    lambda policy: RateLimitMiddleware(print, policy=policy),
+    lambda policy: RateLimiter(Flask("app"), policy=policy),
+])  # fmt: skip
+def test_a_limit_is_no_policy(make):
+    with pytest.raises(InvalidInput) as caught:
+        make("5/minute")
+    assert str(caught.value) == (
+        "policy: expected the path of a rules file, got the limit '5/minute'. "
+        "Write policy={'rules': [{'name': 'all', 'limit': '5/minute'}]}."
+    )
+    with pytest.raises(InvalidRules, match=r"^cannot read 5\.toml: no such file or directory\.$"):
+        make("5.toml")
 
 
 @pytest.mark.parametrize(

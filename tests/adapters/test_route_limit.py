@@ -23,11 +23,16 @@ from ratekeeper.adapters.drf import RateLimitThrottle, route_limits
 from ratekeeper.adapters.fastapi import RateLimit
 from ratekeeper.adapters.flask import RateLimiter
 from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.adapters.django_site import OURS
 
 SOURCES = (
     "one of ip, user, api_key, tier, route, host, method, all, header:NAME, cookie:NAME, query:NAME, jwt:NAME, "
     "app:NAME, function:NAME"
+)
+WORDS = (
+    "one of name, match, host, by, limit, algorithm, cost, counts, scope, mode, enforce_percent, warn_at, grace, "
+    "penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
 )
 NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
 PROXY = "127.0.0.1"
@@ -172,6 +177,20 @@ def test_fastapi_without_a_middleware_counts_peers_or_inherits_from_a_policy():
     assert statuses([through.get("/client", headers=each) for each in CLIENTS]) == [200, 200, 200, 200]
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, [200] * 4), ({"rules": []}, [200, 200, 429, 429])])
+def test_flask_without_a_policy_inherits_from_a_wsgi_middleware(own, expected):
+    app = Flask("app")
+    limiter = RateLimiter(app, policy=own)
+
+    @app.get("/")
+    @limiter.limit("2/minute")
+    def home():
+        return "ok"
+
+    app.wsgi_app = WsgiMiddleware(app.wsgi_app, policy={"trusted_proxies": [PROXY], "rules": []})
+    assert statuses([app.test_client().get("/", headers=each) for each in CLIENTS]) == expected
+
+
 def test_fastapi_inherits_from_the_nearest_middleware():
     store = MemoryStore()
     trusting = Policy.parse({"trusted_proxies": [PROXY], "rules": [{"name": "near", "limit": "9/minute"}]}, store=store)
@@ -258,8 +277,23 @@ def test_facts_of_the_middleware_reach_the_limit():
         (5, {}, NO_LIMIT),
         (None, {}, "limits: expected a limit such as '100/minute' or a list of limits, got None."),
         ([5], {}, "limit: expected text such as '100/minute' or a Limit, got 5 (int)."),
-        ("5/minute", {"by": 5}, "rules[0].by[1] (rule '5/minute'): expected text, got 5."),
-        ("5/minute", {"by": "jwt"}, f"expected {SOURCES}, got 'jwt'. A name is missing, as in 'jwt:sub'."),
+        ("5/minute", {"by": 5}, "limit '5/minute', by: expected text, got 5."),
+        (
+            "5/minute",
+            {"by": "usr", "name": "all"},
+            f"limit 'all', by: expected {SOURCES}, got 'usr'. Did you mean 'user'?",
+        ),
+        ("5/minute", {"graze": 5}, f"limit '5/minute': expected {WORDS}, got 'graze'. Did you mean 'grace'?"),
+        (
+            "5/minute",
+            {"settings": {"trusted_proxies": 5}},
+            "limit: trusted_proxies: expected a list of addresses and networks such as ['10.0.0.0/8'], got 5.",
+        ),
+        (
+            "5/minute",
+            {"by": "jwt"},
+            f"limit '5/minute', by: expected {SOURCES}, got 'jwt'. A name is missing, as in 'jwt:sub'.",
+        ),
         (
             "5/minute",
             {"by": "header:"},

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.limit import parse_limits
 from ratekeeper.rules.policy import Policy
 
 EXTRAS = {  # the package that an import did not find -> the extra that installs it
@@ -29,15 +30,29 @@ EXTRAS = {  # the package that an import did not find -> the extra that installs
 }
 
 
-def policy_of(policy: Policy | str | Path | Mapping[str, Any]) -> Policy:
-    """Return the policy itself, or that of a rules file or a dictionary of rules."""
+def policy_of(policy: Policy | str | Path | Mapping[str, Any], folder: str = "") -> Policy:
+    """Return the policy itself, or that of a dictionary of rules or of a rules file in ``folder``."""
     if isinstance(policy, Policy):
         return policy
     if isinstance(policy, (str, Path)):
-        return Policy.load(policy)
+        return load(policy, folder)
     if isinstance(policy, Mapping):
         return Policy.parse(dict(policy))
     raise InvalidInput(f"policy: expected a Policy, the path of a rules file or a dictionary, got {shown(policy)}.")
+
+
+def load(path: str | Path, folder: str) -> Policy:
+    if isinstance(path, str) and path[:1].isdigit() and not Path(folder, path).exists():
+        try:
+            parse_limits(path)
+        except InvalidInput:
+            pass
+        else:
+            rules = {"rules": [{"name": "all", "limit": path}]}
+            raise InvalidInput(
+                f"policy: expected the path of a rules file, got the limit {path!r}. Write policy={rules}."
+            )
+    return Policy.load(Path(folder, path))
 
 
 @contextmanager

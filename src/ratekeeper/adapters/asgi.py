@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.request_limits import LIMITS, RequestLease, RequestLimits
+from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_template import route_of
 from ratekeeper.http.verdict import STATUS, HttpVerdict
 from ratekeeper.identity.request import new_request
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RateLimitMiddleware"]
 VERDICT = "ratekeeper.verdict"  # the key of the verdict in the scope, for the application to read
+POLICY = "ratekeeper.policy"  # the key of the policy in the scope, for limits on routes to inherit
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
@@ -69,45 +70,66 @@ class RateLimitMiddleware:
             verdict = policy.answer(request)
             if verdict.__class__ is not HttpVerdict:  # an awaitable: the store must be asked
                 verdict = await verdict
-        limits: RequestLimits | None = scope.get(LIMITS)  # another middleware in front of this one has put it there
+        limits = limits_in_front(scope, policy) if POLICY in scope else None
         if not verdict.allowed:
             if limits is not None:
-                await limits.arefuse(verdict)
+                await limits.agive_back()
+                limits.refuse(verdict)
             return await refuse(scope, verdict, send)
         if policy.delays and verdict.delay:
             turn = await wait_for_turn(policy, verdict, receive)
             if turn is None:
                 return None
             receive = turn
-        if limits is None:
-            limits = scope[LIMITS] = RequestLimits()
-            limits.header_writer = self
-            limits.admitted = ((policy, verdict),)
-            limits.verdict = verdict
-            if policy.leases:
-                limits.leases = (RequestLease(policy, verdict),)
-        else:
-            limits.admit(policy, verdict)
-        limits.policy = policy
-        limits.facts = request.facts
-        scope[VERDICT] = limits.verdict
         if kind == "websocket" and policy.limits_messages:
             receive = counted(policy, request, receive, send)
+        scope[POLICY] = policy
+        if limits is not None:
+            limits.admit(policy, verdict)
+            limits.policy, limits.facts = policy, request.facts
+            scope[VERDICT] = limits.verdict
+            add_headers = send  # the middleware in front adds them
+        else:
+            scope[VERDICT] = verdict
 
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] in STARTS and limits.header_writer is self:
-                fields = limits.verdict.headers if limits.refusal is None else missing_headers(message, limits.refusal)  # type: ignore[union-attr]
-                message["headers"] = [*message.get("headers", ()), *fields]
-            return send(message)
+            def add_headers(message: Message) -> Awaitable[None]:
+                if message["type"] in STARTS:
+                    shown = verdict.replaced_by
+                    fields = verdict.headers if shown is None else missing_headers(message, shown)
+                    message["headers"] = [*message.get("headers", ()), *fields]
+                return send(message)
 
         if not policy.leases:
-            return await self._app(scope, receive, send_with_headers)
+            return await self._app(scope, receive, add_headers)
+        limits = limits_of(scope)
         lease = limits.leases[-1]
         lease.start_renewal()
         try:
-            return await self._app(scope, receive, send_with_headers)
+            return await self._app(scope, receive, add_headers)
         finally:
             await limits.arelease(lease)
+
+
+def limits_of(scope: Scope) -> RequestLimits:
+    """The limits of a request; made only when a second policy or a lease needs them."""
+    limits: RequestLimits | None = scope.get(LIMITS)
+    if limits is None:
+        policy = scope.get(POLICY)
+        limits = scope[LIMITS] = RequestLimits()
+        if policy is not None:
+            verdict = scope[VERDICT]
+            limits.header_writer, limits.policy, limits.facts = RateLimitMiddleware, policy, verdict.request.facts
+            limits.admit(policy, verdict)
+            limits.first = verdict
+    return limits
+
+
+def limits_in_front(scope: Scope, policy: Policy) -> RequestLimits | None:
+    """The limits of another middleware in front; None if the scope object has served an earlier request."""
+    if scope[POLICY] is policy:
+        scope.pop(LIMITS, None)
+        return None
+    return limits_of(scope)
 
 
 def request_of(scope: Scope) -> Request:
@@ -115,10 +137,12 @@ def request_of(scope: Scope) -> Request:
     return new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
 
 
-def missing_headers(message: Message, refusal: HttpVerdict) -> list[Field]:
-    """The header fields of a refusal behind the middleware that its response does not have yet."""
+def missing_headers(message: Message, verdict: HttpVerdict) -> list[Field]:
+    """The header fields that a response to limits behind the middleware lacks; a refusal usually has them already."""
+    if verdict.allowed:
+        return verdict.headers
     present = {name.lower() for name, _ in message.get("headers", ())}
-    return [field for field in refusal.headers if field[0] not in present and field[0] != b"content-type"]
+    return [field for field in verdict.headers if field[0] not in present and field[0] != b"content-type"]
 
 
 async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:

@@ -21,8 +21,7 @@ with framework(__name__):
     from fastapi.routing import APIRoute
     from starlette.requests import HTTPConnection
 
-from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, request_of
-from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
+from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, limits_of, request_of
 from ratekeeper.adapters.route_limit import RouteLimit, is_leased
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.rules.policy import Policy
@@ -99,15 +98,13 @@ class RateLimit:
             subject = await called(self._by, connection)
         if self._cost is not None:
             amount = await called(self._cost, connection)
-        limits: RequestLimits | None = scope.get(LIMITS)
-        if limits is None:
-            limits = scope[LIMITS] = RequestLimits()
+        limits = limits_of(scope)
         request = request_of(scope)
         request.route = getattr(scope.get("route"), "path", None)
         request.facts = {**(limits.facts or {}), "subject": subject, "cost": amount}
         main = self._policy or limits.policy
         earlier = limits.verdict
-        policy = self._limit.without_main() if main is None else self._limit.policy(main)
+        policy = self._limit.policy(main) if main is not None else self._limit.alone or self._limit.without_main()
         verdict = await limits.acheck(policy, request)
         if not verdict.allowed:
             raise refusal(scope, verdict)
@@ -128,7 +125,7 @@ class ConcurrencyLimit(RateLimit):
         self, *, connection: HTTPConnection, **injected: Any
     ) -> AsyncIterator[HttpVerdict]:
         verdict = await RateLimit.__call__(self, connection=connection, **injected)
-        limits: RequestLimits = connection.scope[LIMITS]
+        limits = limits_of(connection.scope)
         lease = limits.leases[-1]
         lease.start_renewal()
         try:

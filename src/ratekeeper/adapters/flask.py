@@ -12,7 +12,6 @@ A refusal is raised as werkzeug's own exception, so that ``@app.errorhandler(429
 from __future__ import annotations
 
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import framework, policy_of
@@ -28,6 +27,7 @@ from ratekeeper.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import TypeVar
 
     from ratekeeper.adapters.route_limit import Limits
@@ -45,8 +45,9 @@ class RateLimiter:
     """Limit a Flask application; pass it here, or to ``init_app`` later.
 
     ``policy`` is a Policy, a rules file beside the application or a dictionary of rules.  It defaults to
-    ``app.config["RATEKEEPER_POLICY"]``; without either, only the limits on views apply.  ``facts`` is called in each
-    request and returns what the application has verified: ``{"user": current_user.id}``.
+    ``app.config["RATEKEEPER_POLICY"]``.  Without either, only the limits on views apply; they then inherit the policy
+    of a WSGI ``RateLimitMiddleware`` in front of the application.  ``facts`` is called in each request and returns what
+    the application has verified: ``{"user": current_user.id}``.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class RateLimiter:
     ) -> None:
         self._policy = policy
         self._facts = facts
+        self._default_policies: list[Policy] = []  # of applications without a policy
         self._blueprints: dict[object, list[RouteLimit]] = {}
         self._exempt: set[object] = set()
         if app is not None:
@@ -64,10 +66,10 @@ class RateLimiter:
 
     def init_app(self, app: Flask) -> None:
         """Check every request of ``app`` from now on."""
-        policy = self._policy if self._policy is not None else app.config.get("RATEKEEPER_POLICY", {"rules": []})
-        if isinstance(policy, (str, Path)):
-            policy = Path(app.root_path) / policy
-        app.extensions[NAME] = policy_of(policy)
+        policy = self._policy if self._policy is not None else app.config.get("RATEKEEPER_POLICY")
+        app.extensions[NAME] = policy_of({"rules": []} if policy is None else policy, app.root_path)
+        if policy is None:
+            self._default_policies.append(app.extensions[NAME])
         app.before_request(self._before)
         app.after_request(self._after)
         app.teardown_request(self._teardown)
@@ -117,17 +119,17 @@ class RateLimiter:
         policy: Policy | None = current_app.extensions.get(NAME)
         if policy is None:
             raise InvalidInput("RateLimiter: expected init_app to be called with this application first.")
-        facts = self._facts() if self._facts is not None else None
+        limits: RequestLimits | None = request.environ.get(LIMITS)
+        if limits is None:
+            limits = request.environ[LIMITS] = RequestLimits(self)
+        facts = self._facts() if self._facts is not None else limits.facts
         if route_limit is not None:
             facts = route_limit.facts(facts)
-            policy = route_limit.policy(policy)
+            is_default = policy in self._default_policies
+            policy = route_limit.policy(limits.policy if is_default and limits.policy is not None else policy)
         checked = request_of(request.environ)
         checked.route = request.url_rule.rule if request.url_rule is not None else None
         checked.facts = facts
-        limits: RequestLimits | None = request.environ.get(LIMITS)
-        if limits is None:
-            limits = request.environ[LIMITS] = RequestLimits()
-            limits.header_writer = self
         verdict = limits.check(policy, checked)
         if not verdict.allowed:
             raise refusal(verdict)

@@ -28,16 +28,23 @@ LIMITS = "ratekeeper.limits"  # the key of a RequestLimits in an ASGI scope, a W
 class RequestLimits:
     """The verdicts on one request, and the one verdict that the response shows.
 
-    It has no ``__init__``, because the ASGI middleware makes one for each request: all defaults are immutable.
+    ``policy`` and ``facts`` are the application's, for the limits on a route to inherit.  ``header_writer`` is the
+    adapter that adds the headers to the response, as several adapters may meet in one request.
     """
 
-    policy: Policy | None = None  # the application's, for the limits on a route to inherit
-    facts: Mapping[str, Any] | None = None  # what the application has verified, likewise
-    header_writer: object = None  # which of the adapters that meet in this request adds the headers
-    admitted: tuple[tuple[Policy, HttpVerdict], ...] = ()
-    leases: tuple[RequestLease, ...] = ()
-    refusal: HttpVerdict | None = None
-    verdict: HttpVerdict | None = None  # the refusal, else all admitting verdicts as one; None before the first check
+    __slots__ = ("admitted", "facts", "first", "header_writer", "leases", "policy", "refusal", "verdict")
+
+    def __init__(
+        self, header_writer: object = None, policy: Policy | None = None, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        self.header_writer = header_writer
+        self.policy = policy
+        self.facts = facts
+        self.first: HttpVerdict | None = None  # of the ASGI middleware, which learns from it what to show instead
+        self.admitted: tuple[tuple[Policy, HttpVerdict], ...] = ()
+        self.leases: tuple[RequestLease, ...] = ()
+        self.refusal: HttpVerdict | None = None
+        self.verdict: HttpVerdict | None = None  # the refusal, else all admitting verdicts as one
 
     def check(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
         """Return the verdict of ``policy``, after waiting for the turn that a leaky bucket gave.
@@ -47,7 +54,7 @@ class RequestLimits:
         verdict = policy.check(request)
         if not verdict.allowed:
             self.give_back()
-            self.refusal = self.verdict = verdict
+            self.refuse(verdict)
             return verdict
         self.admit(policy, verdict)
         if policy.delays and verdict.delay:
@@ -64,7 +71,8 @@ class RequestLimits:
         """``check`` for an event loop; if the client has left, raise CancelledError."""
         verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
         if not verdict.allowed:
-            await self.arefuse(verdict)
+            await self.agive_back()
+            self.refuse(verdict)
             return verdict
         self.admit(policy, verdict)
         if policy.delays and verdict.delay:
@@ -83,10 +91,13 @@ class RequestLimits:
             self.leases += (RequestLease(policy, verdict),)
         if self.refusal is None:
             self.verdict = verdict if self.verdict is None else combined(self.verdict, verdict)
+            if self.first is not None:
+                self.first.replaced_by = self.verdict
 
-    async def arefuse(self, verdict: HttpVerdict) -> None:
-        await self.agive_back()
+    def refuse(self, verdict: HttpVerdict) -> None:
         self.refusal = self.verdict = verdict
+        if self.first is not None:
+            self.first.replaced_by = verdict
 
     def give_back(self) -> None:
         """Give back what the admitting verdicts took, leases included."""

@@ -10,7 +10,7 @@ import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.errors import InvalidInput
+from ratekeeper.errors import InvalidInput, InvalidRules
 from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.rules.parse import parse
 from ratekeeper.rules.policy import Policy
@@ -61,7 +61,10 @@ class RouteLimit:
         rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
         self.is_leased = is_leased(limit)
         self.inherits = settings is None
-        self.settings: Settings = parse({**(settings or {}), "rules": [rule]}, "limit")
+        try:
+            self.settings: Settings = parse({**(settings or {}), "rules": [rule]}, "limit")
+        except InvalidRules as error:
+            raise at_route(error, rule["name"]) from None
         self.has_own_store = store is not None or clock is not None or "store" in (settings or {})
         self.alone: Policy | None = Policy(self.settings, store=store, clock=clock) if self.has_own_store else None
         self.bound: tuple[object, object, Policy] | None = None
@@ -110,6 +113,18 @@ class RouteLimit:
                 value = function(*arguments)
                 facts[name] = await value if inspect.isawaitable(value) else value
         return facts
+
+
+def at_route(error: InvalidRules, name: str) -> InvalidRules:
+    """The error without the rules file that the caller did not write: ``limit '5/minute', by: expected …``."""
+    _, is_rule, rest = error.place.partition("rules[0]")
+    if not is_rule:
+        return error
+    word = rest.partition(" (rule ")[0].strip(".")
+    if word.startswith("by["):  # one source for the caller, a list with the route in the rule
+        word = "by"
+    place = f"limit {name!r}, {word}" if word else f"limit {name!r}"
+    return InvalidRules(place + str(error).removeprefix(error.place), place)
 
 
 def is_leased(limit: Limits) -> bool:

@@ -46,11 +46,10 @@ class RateLimitMiddleware:
         self._facts = facts
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        limits = environ[LIMITS] = RequestLimits()
-        limits.header_writer = self
         request = request_of(environ)
         if self._facts is not None:
             request.facts = self._facts(environ)
+        limits = environ[LIMITS] = RequestLimits(self, self.policy, request.facts)
         verdict = limits.check(self.policy, request)
         if not verdict.allowed:
             return refuse(verdict, limits, environ, start_response)

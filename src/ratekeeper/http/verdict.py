@@ -74,7 +74,7 @@ class HttpVerdict(Verdict):
     admitted request.
     """
 
-    __slots__ = ("_body", "_headers", "_limits", "_wait", "answers", "notes", "request", "response")
+    __slots__ = ("_body", "_headers", "_limits", "_wait", "answers", "notes", "replaced_by", "request", "response")
     # Made on the hot path, so its attributes are set as on any object.  Overriding both methods is what makes Python
     # use its fast path again.
     __setattr__ = object.__setattr__  # type: ignore[assignment]
@@ -94,6 +94,7 @@ class HttpVerdict(Verdict):
         self.reason = reason
         self.allowed = not reason
         self.notes = notes
+        self.replaced_by: HttpVerdict | None = None  # what the response shows instead, if its route has limits too
         self._headers: list[Field] | None = None
         self._body: bytes | None = None
         self._limits: list[LabelledDecision] | None = None

@@ -1,1 +1,1 @@
-"""Who sent a request: its facts, its address behind proxies, its verified token, its tier."""
+"""Identifying the client of a request: its address behind proxies, its verified token, its API key, its tier."""

@@ -255,22 +255,23 @@ def key_of(
             return lambda caller: caller.request.route or template, False
         return identity.source(source), source not in SHARED
 
-    def part(caller: Caller, read: Reader, is_personal: bool) -> str:
-        text = read(caller)
-        if text:
-            return "=" + text if is_personal else text
-        return "@" + caller.client_address.subject
-
     readers = [reader(source) for source in by]
-    if len(readers) == 1:
-        ((only, is_personal),) = readers
-        return lambda caller: part(caller, only, is_personal)
+    is_single = len(readers) == 1
 
-    def joined(caller: Caller) -> str:
-        parts = [part(caller, read, is_personal) for read, is_personal in readers]
-        return "".join([f"{len(text)}:{text}" for text in parts])
+    def key(caller: Caller) -> str:
+        joined = ""
+        for read, is_personal in readers:
+            text = read(caller)
+            if not text:
+                text = "@" + caller.client_address.subject
+            elif is_personal:
+                text = "=" + text
+            if is_single:
+                return text
+            joined += f"{len(text)}:{text}"
+        return joined
 
-    return joined
+    return key
 
 
 def source_advice(source: str, plain: Sequence[str], named: Sequence[str]) -> str:

@@ -145,6 +145,5 @@ def is_exempt(request: Any) -> bool:
 def limits_of(request: Any, header_writer: object) -> RequestLimits:
     """The limits of ``request``; the first adapter that asks for them adds the headers to the response."""
     if not hasattr(request, "ratekeeper"):
-        request.ratekeeper = RequestLimits()
-        request.ratekeeper.header_writer = header_writer
+        request.ratekeeper = RequestLimits(header_writer)
     return request.ratekeeper
