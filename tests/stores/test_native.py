@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from ratekeeper import Decision, InvalidCost, InvalidInput, InvalidKey, Limit, Limiter, MemoryStore, info, native
+from ratekeeper import Decision, InvalidCost, InvalidInput, InvalidKey, Limit, Limiter, native
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.keys import encode
 from ratekeeper.stores.memory import MemoryStore as PureStore
@@ -34,20 +34,6 @@ class TestNativeStoreThroughTables(ThroughTables, TestNativeStore):
 
 class TestNativeStoreThroughPrepared(ThroughPrepared, TestNativeStore):
     pass
-
-
-def test_memory_is_native_where_it_was_built():
-    assert MemoryStore is NativeStore
-    assert type(Limiter("1/second").check).__name__ == "builtin_function_or_method"
-    assert (info()["engine"], info()["version"]) == ("native", "0.1.0")
-
-
-def test_the_environment_chooses_python():
-    script = "import ratekeeper; print(ratekeeper.info()['engine'], ratekeeper.Limiter('1/second').check('k').allowed)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "RATEKEEPER_PURE": "1"}
-    )
-    assert done.stdout == "pure True\n", done.stderr
 
 
 def test_a_key_means_the_same_to_check_and_to_a_plan():

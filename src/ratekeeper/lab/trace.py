@@ -47,7 +47,7 @@ def parse_row(row: str, number: int, path: str) -> tuple[float, str, int]:
     try:
         seconds, client, *cost = [word.strip() for word in row.split(",")]
         call = float(seconds), client, int(cost[0]) if cost else 1
-        if not (client and call[0] >= 0 and call[2] >= 1 and len(cost) <= 1):
+        if not (client and 0 <= call[0] < float("inf") and call[2] >= 1 and len(cost) <= 1):
             raise ValueError
     except (ValueError, OverflowError):
         raise InvalidInput(f"{path}, line {number}: expected seconds, client and cost, got {row[:60]!r}.") from None
