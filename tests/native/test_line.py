@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from ratekeeper import Limit, native
 from ratekeeper.stores.redis.layout import RecordLayout
 from ratekeeper.stores.redis.request import CheckRequest, PlanRequest, command, evaluation
+from ratekeeper.stores.redis.resp import MOST_REQUESTS
 from tests.interruption import signalled
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="there is no C core")
@@ -26,10 +28,10 @@ LONG = 60.0
 class Far:
     """A line, and the other end of it."""
 
-    def __init__(self):
+    def __init__(self, *functions):
         near, self.socket = socket.socketpair()
         self.socket.settimeout(LONG)
-        self.line = native.core.Line(near.detach(), evaluation(SHA))
+        self.line = native.core.Line(near.detach(), evaluation(SHA), *functions)
         self.told, self.threads = {}, []
 
     def start(self, name, call):
@@ -308,3 +310,65 @@ def test_what_cannot_be_asked_is_told(far):
         far.line.exchange(b"", 0, 1.0)
     with pytest.raises(TypeError):
         far.line.ask("keys", 1, b"", 0, 1.0)
+
+
+def turned(plain):
+    """As good as encrypted: each byte is another one, and turned again it is the same."""
+    return bytes([255 - byte for byte in plain])
+
+
+def test_what_is_sent_is_encrypted_and_what_is_read_is_decrypted_by_the_one_who_leads():
+    pieces = []
+
+    def decrypt(read):  # a record is decrypted when all of it is there
+        pieces.append(read)
+        whole = b"".join(pieces)
+        if not whole.endswith(turned(b"\r\n")):
+            return b""
+        pieces.clear()
+        return turned(whole)
+
+    far = Far(turned, decrypt)
+    far.exchange("first", b"first")
+    far.hear(turned(b"first"))
+    for number, name in enumerate(("second", "third")):
+        far.exchange(name, name.encode())
+        far.awaits(number + 1)
+    for part in (b"+fi", b"rst", b"\r\n"):
+        far.socket.sendall(turned(part))
+        time.sleep(0.01)
+    far.hear(turned(b"secondthird"))
+    far.socket.sendall(turned(b"+2\r\n+3\r\n"))
+    assert far.ends() == {"first": b"+first\r\n", "second": b"+2\r\n", "third": b"+3\r\n"}
+
+
+@pytest.mark.parametrize("broken", ["encrypt", "decrypt"])
+@pytest.mark.parametrize("raised", [ConnectionResetError("over"), Interruption("by a signal"), "no bytes"])
+def test_a_session_that_fails_ends_the_connection_and_says_why(broken, raised):
+    def fail(plain):
+        if isinstance(raised, str):
+            return raised
+        raise raised
+
+    functions = {"encrypt": turned, "decrypt": turned, broken: fail}
+    far = Far(functions["encrypt"], functions["decrypt"])
+    if broken == "decrypt":
+        far.socket.sendall(b"x")
+    expected = TypeError if isinstance(raised, str) else type(raised)
+    with pytest.raises(expected):
+        far.line.exchange(b"asked", 1, LONG)
+    assert far.line.exchange(b"again", 1, LONG) is None  # nothing is sent on it any more
+    far.line.close()
+    far.ends()
+
+
+def test_a_session_is_both_functions_or_none():
+    near, far = socket.socketpair()
+    with pytest.raises(TypeError, match="Line: expected encrypt and decrypt together"):
+        native.core.Line(near.fileno(), b"", turned)
+    near.close()
+    far.close()
+
+
+def test_a_command_has_as_many_requests_as_python_s(far):
+    assert far.line.most == MOST_REQUESTS

@@ -80,8 +80,16 @@ class Recall:
 
 class Line:
     @property
+    def most(self) -> int: ...
+    @property
     def waiting(self) -> int: ...
-    def __init__(self, fd: int, start: bytes) -> None: ...
+    def __init__(
+        self,
+        fd: int,
+        start: bytes,
+        encrypt: Callable[[bytes], bytes] = ...,
+        decrypt: Callable[[bytes], bytes] = ...,
+    ) -> None: ...
     def ask(
         self, keys: bytes, keys_count: int, words: bytes, words_count: int, seconds: float
     ) -> bytes | str | tuple[()] | None: ...

@@ -10,17 +10,54 @@
 typedef struct {
     PyObject_HEAD
     Line line;
-    PyObject *start;
+    PyObject *start, *encrypt, *decrypt;
     pid_t pid;
 } LineObject;
 
-/* Line(fd, start): the socket is the line's from now on; `start` is the script's name, as words of a command. */
+/* The thread that makes a call: what it needs to call Python while it leads, and an exception that it met there. */
+typedef struct {
+    PyThreadState *thread;
+    PyObject *type, *value, *traceback;
+} Owner;
+
+/* Convert, by a function in Python from bytes to bytes. */
+static int put_converted(void *caller, void *function, const char *bytes, size_t size, Buffer *into) {
+    Owner *owner = caller;
+    int why = 0;
+    PyEval_RestoreThread(owner->thread);
+    PyObject *given = PyBytes_FromStringAndSize(bytes, (Py_ssize_t)size);
+    PyObject *made = given ? PyObject_CallFunctionObjArgs((PyObject *)function, given, NULL) : NULL;
+    if (made && !PyBytes_Check(made)) {
+        PyErr_SetString(PyExc_TypeError, "Line: expected encrypt and decrypt to return bytes");
+        Py_CLEAR(made);
+    }
+    if (made) {
+        why = put(into, PyBytes_AsString(made), (size_t)PyBytes_Size(made)) ? 0 : ENOMEM;
+    } else {
+        why = ECONNRESET;
+        if (PyErr_ExceptionMatches(PyExc_OSError)) /* the session is over, or was never good */
+            PyErr_Clear();
+        else
+            PyErr_Fetch(&owner->type, &owner->value, &owner->traceback);
+    }
+    Py_XDECREF(given);
+    Py_XDECREF(made);
+    owner->thread = PyEval_SaveThread();
+    return why;
+}
+
+/* Line(fd, start, encrypt, decrypt): the line owns the socket from now on; `start` is the script's name, as words of a
+ * command.  The functions of a TLS session are called by the thread that leads, so never by two at once. */
 static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"fd", "start", NULL};
+    static char *names[] = {"fd", "start", "encrypt", "decrypt", NULL};
     int fd;
-    PyObject *start;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iS:Line", names, &fd, &start))
+    PyObject *start, *encrypt = NULL, *decrypt = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iS|OO:Line", names, &fd, &start, &encrypt, &decrypt))
         return NULL;
+    if (!encrypt != !decrypt) {
+        PyErr_SetString(PyExc_TypeError, "Line: expected encrypt and decrypt together");
+        return NULL;
+    }
     allocfunc alloc = PyType_GetSlot(type, Py_tp_alloc);
     LineObject *self = (LineObject *)alloc(type, 0);
     if (!self)
@@ -28,6 +65,9 @@ static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     pthread_mutex_init(&self->line.lock, NULL);
     self->line.fd = fd;
     self->start = Py_NewRef(start);
+    self->line.convert = encrypt ? put_converted : NULL;
+    self->line.encrypt = self->encrypt = Py_XNewRef(encrypt);
+    self->line.decrypt = self->decrypt = Py_XNewRef(decrypt);
     self->line.start = PyBytes_AsString(start);
     self->line.start_size = (size_t)PyBytes_Size(start);
     self->pid = getpid();
@@ -48,6 +88,8 @@ static void line_free(LineObject *self) {
     if (line->fd >= 0)
         close(line->fd);
     Py_XDECREF(self->start);
+    Py_XDECREF(self->encrypt);
+    Py_XDECREF(self->decrypt);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -92,13 +134,21 @@ static PyObject *ask(LineObject *self, const Call *wanted, double seconds) {
     double until = seconds_now() + (seconds < LONGEST_WAIT ? seconds : LONGEST_WAIT);
     Outcome outcome = NOT_SENT;
     bool leads = false, takes_part = false, is_interrupted;
+    Owner owner = {NULL, NULL, NULL, NULL};
+    call->owner = &owner;
     do {
-        Py_BEGIN_ALLOW_THREADS
+        owner.thread = PyEval_SaveThread();
         if (takes_part || (takes_part = line_up(line, call, &leads)))
             outcome = take_part(line, call, &leads, until);
         is_interrupted = outcome == INTERRUPTED;
-        Py_END_ALLOW_THREADS
+        PyEval_RestoreThread(owner.thread);
     } while (is_interrupted && PyErr_CheckSignals() == 0);
+    if (owner.type) { /* a signal handler raised while a session encrypted or decrypted: the connection was given up */
+        PyObject *unwanted = told(line, call, outcome);
+        Py_XDECREF(unwanted);
+        PyErr_Restore(owner.type, owner.value, owner.traceback);
+        return NULL;
+    }
     if (is_interrupted) { /* the handler of a signal raised */
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
@@ -169,7 +219,10 @@ static PyObject *line_waiting(LineObject *self, void *unused) {
     return PyLong_FromSize_t(count);
 }
 
+static PyObject *line_most(LineObject *self, void *unused) { return PyLong_FromLong(MOST_CALLS); }
+
 static PyGetSetDef line_fields[] = {
+    {"most", (getter)line_most, NULL, "How many requests one command has at most.", NULL},
     {"waiting", (getter)line_waiting, NULL, "How many are in line: they were not sent yet.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
@@ -184,7 +237,7 @@ static PyMethodDef line_methods[] = {
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot line_slots[] = {
-    {Py_tp_doc, "Line(fd, start)\n--\n\nWhat threads ask of one connection."},
+    {Py_tp_doc, "Line(fd, start, encrypt=None, decrypt=None)\n--\n\nWhat threads ask of one connection."},
     {Py_tp_new, line_new},
     {Py_tp_dealloc, line_free},
     {Py_tp_methods, line_methods},

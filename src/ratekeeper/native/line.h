@@ -29,8 +29,8 @@
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0
 #endif
-#define MOST_CALLS 64   /* of one command: well below a millisecond of the server's time.  combine.MOST */
-#define SUBJECT_WORDS 2 /* codec.SUBJECT_WORDS */
+#define MOST_CALLS 64   /* of one command: well below a millisecond of the server's time.  resp.MOST_REQUESTS */
+#define SUBJECT_WORDS 2 /* request.SUBJECT_WORDS */
 #define ROOM 65536      /* bytes of a buffer that is kept */
 #define READ_AT_ONCE 16384
 #define SHORT_REPLY 64
@@ -44,6 +44,7 @@ typedef enum { TOLD, NOT_SENT, LATE, BROKEN, INTERRUPTED } Outcome;
 
 typedef struct Call {
     struct Call *next; /* in line, in the batch, or to be woken */
+    void *owner;       /* for `convert`: read by the owner only, which may be gone before the call is */
     Kind kind;
     Stage stage;
     const char *keys, *words; /* theirs who ask: read only while the call is in line */
@@ -65,6 +66,9 @@ typedef struct {
     size_t size, room;
 } Buffer;
 
+/* Puts what a session's `function` makes of bytes into a buffer, for the call of `owner`.  0, or why not. */
+typedef int Convert(void *owner, void *function, const char *bytes, size_t size, Buffer *into);
+
 typedef struct {
     pthread_mutex_t lock;
     int fd;
@@ -76,6 +80,8 @@ typedef struct {
     bool is_command; /* the batch has commands of their own, else it is one call of the script */
     Buffer out, in;
     size_t sent;
+    Convert *convert; /* of a TLS session; NULL: what is sent and read is plain */
+    void *encrypt, *decrypt;
     Frames frames;     /* how far the answer was understood */
     const char *start; /* the script's name, as words of a command */
     size_t start_size;
@@ -145,7 +151,7 @@ static const Call *last_alike(const Call *call, unsigned *many) {
 /* All calls in one call of the script: the twin of request.command.  False: there is no memory. */
 static bool write_script(Line *line, const Call *calls) {
     unsigned keys = 0, words = 0, many;
-    bool is_alone = !calls->next; /* what is asked alone needs no word for it */
+    bool is_alone = !calls->next; /* a check that is asked alone needs no word for it */
     for (const Call *call = calls; call; call = call->next) {
         const Call *first = call;
         call = last_alike(call, &many);
@@ -334,6 +340,41 @@ static void hand_on(Line *line) {
         PyThread_release_lock(gate);
 }
 
+/* The leader's: encrypt the batch that was written, if the connection is encrypted.  0, or why not. */
+static int encrypt_batch(Line *line, void *owner) {
+    if (!line->convert)
+        return 0;
+    Buffer encrypted = {0};
+    int why = line->convert(owner, line->encrypt, line->out.bytes, line->out.size, &encrypted);
+    if (why) {
+        free(encrypted.bytes);
+        return why;
+    }
+    free(line->out.bytes);
+    line->out = encrypted;
+    return 0;
+}
+
+/* The leader's: read what has come.  The number of bytes, 0 at the end, or -1 with errno. */
+static ssize_t read_some(Line *line, void *owner) {
+    if (!line->convert) {
+        ssize_t count = recv(line->fd, line->in.bytes + line->in.size, line->in.room - line->in.size, 0);
+        if (count > 0)
+            line->in.size += (size_t)count;
+        return count;
+    }
+    char encrypted[READ_AT_ONCE];
+    ssize_t count = recv(line->fd, encrypted, sizeof encrypted, 0);
+    if (count > 0) {
+        int why = line->convert(owner, line->decrypt, encrypted, (size_t)count, &line->in);
+        if (why) {
+            errno = why;
+            return -1;
+        }
+    }
+    return count;
+}
+
 /* Wait until the socket is ready or that instant has passed: 1, 0, or -1 with errno. */
 static int wait_for(int fd, short events, double until) {
     double left = until - seconds_now();
@@ -342,7 +383,7 @@ static int wait_for(int fd, short events, double until) {
 }
 
 /* The leader's: send what is left of the batch, and read until its answer is there; for BROKEN, why. */
-static Outcome converse(Line *line, double until, int *why) {
+static Outcome converse(Line *line, void *owner, double until, int *why) {
     while (line->sent < line->out.size || !frames_are_whole(&line->frames, line->in.bytes, line->in.size)) {
         bool sends = line->sent < line->out.size;
         if (line->frames.is_broken || !widen(&line->in, READ_AT_ONCE)) {
@@ -353,7 +394,7 @@ static Outcome converse(Line *line, double until, int *why) {
         ssize_t done = -1;
         if (ready > 0) {
             done = sends ? send(line->fd, line->out.bytes + line->sent, line->out.size - line->sent, MSG_NOSIGNAL)
-                         : recv(line->fd, line->in.bytes + line->in.size, line->in.room - line->in.size, 0);
+                         : read_some(line, owner);
             if (done < 0)
                 ready = errno != EAGAIN && errno != EWOULDBLOCK
                             ? -1
@@ -367,8 +408,8 @@ static Outcome converse(Line *line, double until, int *why) {
             *why = ready < 0 ? errno : ECONNRESET;
             return BROKEN;
         }
-        if (done > 0)
-            *(sends ? &line->sent : &line->in.size) += (size_t)done;
+        if (done > 0 && sends)
+            line->sent += (size_t)done;
     }
     return TOLD;
 }
@@ -382,8 +423,10 @@ static Outcome lead(Line *line, Call *self, double until) {
     while (self->stage < ANSWERED) {
         if (!line->batch && seconds_now() >= until)
             return LATE; /* nothing is sent that nobody would wait for */
-        int why = line->batch ? 0 : gather(line);
-        Outcome outcome = why ? BROKEN : converse(line, until, &why);
+        int why = 0;
+        if (!line->batch && !(why = gather(line)))
+            why = encrypt_batch(line, self->owner);
+        Outcome outcome = why ? BROKEN : converse(line, self->owner, until, &why);
         if (outcome == LATE || outcome == INTERRUPTED)
             return outcome;
         if (outcome == BROKEN) {

@@ -9,7 +9,8 @@ import pytest
 
 from ratekeeper import StoreUnavailable
 from ratekeeper.stores.redis import combiner as combine
-from ratekeeper.stores.redis.combiner import MOST, TURNS, Combiner
+from ratekeeper.stores.redis.combiner import TURNS, Combiner
+from ratekeeper.stores.redis.resp import MOST_REQUESTS
 from tests.interruption import signalled
 
 
@@ -98,7 +99,7 @@ def test_everybody_gets_its_own_answer_and_nobody_is_left_behind():
     assert wrong == []
     assert not combiner.line
     assert not combiner.seat
-    assert max(sizes, default=1) <= MOST
+    assert max(sizes, default=1) <= MOST_REQUESTS
 
 
 def test_deadlines_that_pass_at_any_moment_leave_nobody_behind():

@@ -23,7 +23,7 @@ def pair(request):
     near, far = socket.socketpair()
     near.settimeout(5)
     connection = link.RedisConnection.__new__(link.RedisConnection)
-    connection.socket, connection.is_plain, connection.patience = near, True, 5.0
+    connection.socket, connection.patience = near, 5.0
     connection.reader = link.Reader()
     if request.param == "native":
         connection.line = native.core.Line(os.dup(near.fileno()), b"")

@@ -39,7 +39,7 @@ def test_tls(certificate):
         async def main():
             async with AsyncLimiter("5/minute", store=trusting) as limiter:
                 assert (await limiter.check("k")).remaining == 2
-                assert limiter.store.connections().server.wire.file == -1  # what is encrypted only the loop may read
+                assert limiter.store.connections().server.wire.file >= 0  # read ahead of the loop, as a plain one
 
         asyncio.run(main())
         assert "certificate verify failed" in Limiter("5/minute", store=url).check("k").reason.lower()

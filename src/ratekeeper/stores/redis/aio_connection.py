@@ -19,6 +19,7 @@ from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.batch import Batch, log
 from ratekeeper.stores.redis.breaker import Breaker
 from ratekeeper.stores.redis.handshake import Handshake, Question
+from ratekeeper.stores.redis.resp import MOST_REQUESTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from ratekeeper.clock import Clock
     from ratekeeper.stores.redis.request import AnyRequest
     from ratekeeper.stores.redis.script import Script
+    from ratekeeper.stores.redis.tls import TlsSession
     from ratekeeper.stores.redis.url import Address, RedisSettings
 
-MOST = 64  # requests of one command
-EARLY = 32  # to a server that has nothing to do: it decides these while we write the next
+EARLY = MOST_REQUESTS // 2  # to a server that has nothing to do: it decides these while we write the next
 
 
 class AsyncRedisConnection(asyncio.Protocol):
@@ -42,19 +43,51 @@ class AsyncRedisConnection(asyncio.Protocol):
         self.receive = receive
         self.lost = lost
         self.transport: asyncio.Transport | None = None
-        self.file = -1  # to read at other times than the loop does; -1: nobody else may
+        self.file = -1  # to read at other times than the loop does; -1: only the loop may
+        self.tls: TlsSession | None = None
+        self.ready: Future[None] | None = None  # while the TLS handshake goes on
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
 
+    async def shake_hands(self, tls: TlsSession) -> None:
+        """Encrypt from now on."""
+        self.tls = tls
+        self.ready = asyncio.get_running_loop().create_future()
+        self.transport.write(tls.shake_hands())  # type: ignore[union-attr]
+        try:
+            await self.ready
+        finally:
+            self.ready = None
+
+    def write(self, payload: bytes) -> None:
+        self.transport.write(payload if self.tls is None else self.tls.encrypt(payload))  # type: ignore[union-attr]
+
+    def decrypted(self, part: bytes) -> bytes:
+        """What TLS makes of bytes that were read; during the handshake nothing."""
+        if self.ready is None:
+            return self.tls.decrypt(part)  # type: ignore[union-attr]
+        if not self.ready.done():
+            try:
+                self.transport.write(self.tls.shake_hands(part))  # type: ignore[union-attr]
+                if self.tls.is_ready:  # type: ignore[union-attr]
+                    self.ready.set_result(None)
+            except OSError as error:
+                self.ready.set_exception(error)
+        return b""
+
     def data_received(self, part: bytes) -> None:
         reader = self.reader
         try:
+            if self.tls is not None:
+                part = self.decrypted(part)
             reader.feed(part)
             while (reply := reader.gets()) is not False:
                 self.receive(reply)
         except HiredisError as error:
             self.lost(self, f"spoke another protocol ({error})")
+        except OSError as error:  # of TLS
+            self.lost(self, f"lost the connection ({error})")
 
     def glance(self) -> None:
         """Take in what has come already: a busy loop looks at its sockets once a turn, after all that is ready."""
@@ -68,6 +101,8 @@ class AsyncRedisConnection(asyncio.Protocol):
             self.data_received(part)
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self.ready is not None and not self.ready.done():
+            self.ready.set_exception(error or ConnectionResetError("the connection was closed"))
         self.lost(self, f"lost the connection ({error or 'closed by the server'})")
 
     def close(self) -> None:
@@ -127,7 +162,7 @@ class AsyncRedisServer:
                 self.flush()
             else:
                 self.loop.call_soon(self.flush)
-        elif many == MOST or (many == EARLY and not self.in_flight):
+        elif many == MOST_REQUESTS or (many == EARLY and not self.in_flight):
             self.flush()
         return future
 
@@ -163,7 +198,9 @@ class AsyncRedisServer:
         if self.settings.is_cluster:
             self.send([Batch([request], self.since) for request in requests])
         else:
-            self.send([Batch(requests[at : at + MOST], self.since) for at in range(0, len(requests), MOST)])
+            self.send(
+                [Batch(requests[at : at + MOST_REQUESTS], self.since) for at in range(0, len(requests), MOST_REQUESTS)]
+            )
 
     def send(self, batches: list[Batch]) -> None:
         """Put batches on the wire, or first in line for it."""
@@ -177,7 +214,7 @@ class AsyncRedisServer:
                 self.in_flight.append(None)
             self.in_flight.append(batch)
             parts.append(batch.payload(self.script, self.clock, self.gives_time))
-        self.wire.transport.write(b"".join(parts))  # type: ignore[union-attr]
+        self.wire.write(b"".join(parts))
         if batches and self.timer is None:
             self.timer = self.loop.call_at(batches[0].since + self.settings.deadline, self.expire)
 
@@ -293,8 +330,15 @@ async def open_wire(
     if settings.scheme == "unix":
         await loop.create_unix_connection(lambda: wire, address[0])
     else:
-        await loop.create_connection(lambda: wire, *address, ssl=settings.tls)
-    if settings.tls is None and os.name == "posix":
+        await loop.create_connection(lambda: wire, *address)
+    tls = settings.session(address)
+    if tls is not None:
+        try:
+            await wire.shake_hands(tls)
+        except BaseException:
+            wire.close()
+            raise
+    if os.name == "posix":
         wire.file = wire.transport.get_extra_info("socket").fileno()  # type: ignore[union-attr]
     return wire
 
@@ -315,7 +359,7 @@ async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> 
             done.set_exception(ConnectionResetError(why))
 
     wire.receive, wire.lost = gather, end
-    wire.transport.write(payload)  # type: ignore[union-attr]
+    wire.write(payload)
     try:
         await done
     finally:

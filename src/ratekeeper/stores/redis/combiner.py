@@ -14,6 +14,7 @@ from collections import deque
 from time import monotonic
 
 from ratekeeper.errors import StoreUnavailable
+from ratekeeper.stores.redis.resp import MOST_REQUESTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 TURNS = 8
 LEADS_FOR = 0.1  # of the deadline: a leader that has its answer may have to wait a deadline more for the others'
-MOST = 64  # requests of one command: well below a millisecond of the server's time
 LEADER = 0
 
 
@@ -190,7 +190,7 @@ class Combiner:
 
     def gather(self, batch: list[AnyRequest]) -> None:
         with self.leaving:
-            while self.line and len(batch) < MOST:
+            while self.line and len(batch) < MOST_REQUESTS:
                 batch.append(self.line[0])
                 self.line.popleft()
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.combiner import Combiner
     from ratekeeper.stores.redis.request import AnyRequest
     from ratekeeper.stores.redis.script import Script
+    from ratekeeper.stores.redis.tls import TlsSession
     from ratekeeper.stores.redis.url import Address, RedisSettings
 
 SHORTEST = 0.0005  # seconds to wait where the deadline has passed: a timeout of 0 would mean something else
@@ -46,19 +47,17 @@ DONE.set()
 def open_socket(address: Address, settings: RedisSettings, seconds: float) -> socket.socket:
     """A connected socket; none is left open if something stops that."""
     is_local = settings.scheme == "unix"
-    made = socket.socket(socket.AF_UNIX) if is_local else socket.create_connection(address, seconds)
+    opened = socket.socket(socket.AF_UNIX) if is_local else socket.create_connection(address, seconds)
     try:
         if is_local:
-            made.settimeout(seconds)
-            made.connect(address[0])
+            opened.settimeout(seconds)
+            opened.connect(address[0])
         else:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if settings.tls is not None:
-                made = settings.tls.wrap_socket(made, server_hostname=address[0])
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
-        made.close()
+        opened.close()
         raise
-    return made
+    return opened
 
 
 class NotSent(ConnectionError):
@@ -76,17 +75,30 @@ class RedisConnection:
     """A socket and its replies, in order."""
 
     line: Line | None = None  # what threads share; None: one speaks at a time
+    tls: TlsSession | None = None
 
     def __init__(self, address: Address, settings: RedisSettings, until: float, start: bytes = b"") -> None:
         self.address = address
         left = max(SHORTEST, until - monotonic())
+        self.tls = settings.session(address)
         self.socket = open_socket(address, settings, left)
-        self.is_plain = settings.tls is None
+        self.patience = left  # the socket's timeout
         self.reader = Reader()
         self.used_at = monotonic()
-        self.patience = left  # the socket's timeout
-        if self.is_plain and core is not None:
-            self.line = core.Line(os.dup(self.socket.fileno()), start)
+        if self.tls is not None:
+            self.shake_hands(self.tls, until)
+        if core is not None:
+            functions = () if self.tls is None else (self.tls.encrypt, self.tls.decrypt)
+            self.line = core.Line(os.dup(self.socket.fileno()), start, *functions)
+
+    def shake_hands(self, tls: TlsSession, until: float) -> None:
+        try:
+            self.socket.sendall(tls.shake_hands())
+            while not tls.is_ready:
+                self.socket.sendall(tls.shake_hands(self.receive(until)))
+        except BaseException:
+            self.socket.close()
+            raise
 
     def exchange(self, payload: bytes, replies: int, until: float) -> list[Any]:
         """Send ``payload`` and gather so many replies, until that instant."""
@@ -112,17 +124,21 @@ class RedisConnection:
         reader = self.reader
         self.set_patience(until)
         if payload:
-            self.socket.sendall(payload)
+            self.socket.sendall(payload if self.tls is None else self.tls.encrypt(payload))
         while True:
-            self.set_patience(until)
-            part = self.socket.recv(65536)
-            if not part:
-                raise ConnectionResetError("the connection was closed")
-            reader.feed(part)
+            part = self.receive(until)
+            reader.feed(part if self.tls is None else self.tls.decrypt(part))
             while (reply := reader.gets()) is not False:
                 found.append(reply)
             if len(found) >= replies:
                 return found
+
+    def receive(self, until: float) -> bytes:
+        self.set_patience(until)
+        part = self.socket.recv(65536)
+        if not part:
+            raise ConnectionResetError("the connection was closed")
+        return part
 
     def set_patience(self, until: float) -> None:
         left = max(SHORTEST, until - monotonic())
@@ -132,8 +148,6 @@ class RedisConnection:
 
     def is_stale(self) -> bool:
         """Whether the other side closed an idle connection: better known before sending than after."""
-        if not self.is_plain:
-            return False
         self.socket.settimeout(0)  # else Python itself would wait, whatever the flags say
         self.patience = 0.0
         try:
@@ -173,7 +187,7 @@ class RedisServer:
         self.connection: RedisConnection | None = None
         self.lock = allocate_lock()  # around what follows
         self.attempt: threading.Event | None = None
-        self.is_shared = core is not None and settings.tls is None
+        self.is_shared = core is not None  # threads ask on one connection, side by side
         self.wire = allocate_lock()  # if not, held by the one thread that speaks
         self.is_closed = False
 

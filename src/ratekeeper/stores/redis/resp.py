@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MOST_REQUESTS = 64  # of one command: well below a millisecond of the server's time.  MOST_CALLS in line.h
+
 
 def bulk(word: bytes) -> bytes:
     """One word of a command."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from typing import Any
 
+    from ratekeeper.stores.redis.tls import TlsSession
+
     Address = tuple[str, int]  # a unix socket is (path, 0)
 
 CONNECTS_FOR = 1.0  # seconds at least
@@ -146,6 +148,14 @@ class RedisSettings:
                 f"{place}: expected a prefix without {{}}, got {shown(self.prefix)}. "
                 "An empty tag spreads the keys of one caller over several slots."
             )
+
+    def session(self, address: Address) -> TlsSession | None:
+        """A new TLS session with the server at ``address``; None: what is sent there is plain."""
+        if self.tls is None or self.scheme == "unix":
+            return None
+        from ratekeeper.stores.redis.tls import TlsSession
+
+        return TlsSession(self.tls, address[0])
 
     @property
     def connects_for(self) -> float:
