@@ -18,12 +18,13 @@ from ratekeeper.service.http.response import TEXT, as_json, problem, response
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ratekeeper.service.connection import PendingResponse
     from ratekeeper.service.decider import Decider
     from ratekeeper.service.http.reservation_token import Seal
     from ratekeeper.service.http.server import Call, Stream
     from ratekeeper.service.worker_counters import WorkerCounters
 
-    AnyResponse = bytes | Awaitable[bytes] | Stream
+    AnyResponse = bytes | PendingResponse | Awaitable[bytes] | Stream
 
 LINES_PER_TURN = 200  # of metrics: about a millisecond
 
