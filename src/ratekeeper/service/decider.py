@@ -105,7 +105,7 @@ class Decider:
         """The store's answer to a plan, or something to await."""
         if self.overrides.is_killed and operation in ("check", "peek"):
             return tuple([admitted(check.limit) for check in plan])
-        if self.policy.store.blocking:
+        if self.policy.store.blocking:  # plans of any operation have no check_now
             return self.ask_later(operation, plan, *more)
         return getattr(self.policy.store, operation)(plan, *more)
 
@@ -167,7 +167,7 @@ class Decider:
     async def probe(self) -> str:
         """Ask the store something that takes nothing; returns why it does not answer, or nothing if it does."""
         store = self.policy.async_store
-        if not store.blocking:
+        if not store.blocking:  # it is in this process: there is nothing to ask
             self.store_answers = True
             return ""
         check = Check("#probe", "probe", parse_limits("1000000/second"), 1)
@@ -176,9 +176,8 @@ class Decider:
         except StoreUnavailable as error:
             self.store_answers = False
             return error.why
-        reason = getattr(decisions[0], "reason", "") or ""
-        self.store_answers = not reason
-        return reason
+        self.store_answers = not decisions[0].reason
+        return decisions[0].reason
 
 
 def admitted(limit: Limit | LimitSet) -> Decision:
