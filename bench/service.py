@@ -1,7 +1,7 @@
-"""The service: each door beside the least that its own server can do, loader and server on a core each.
+"""The service: each listener beside the least that its own server can do, and each on a live Redis beside memory.
 
-Read the ratios.  Requests per second depend on the loader and on who else uses the machine, so the processor time that
-the server takes for a call stands beside them: that is the server's own, whatever waits.
+The loader has one core and the server the other.  Read the ratios: calls per second depend on the loader and on what
+else the machine does.  The processor time that the server takes for a call stands beside them, and does not.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from bench.harness import table
+from bench.harness import conditions, table
+from bench.walks import redis_server
 
 ROUNDS = 3
 SECONDS = 2.0
 CLIENTS = 32
+FLEET_CLIENTS = 64  # connections in front of a live Redis
+AHEAD = 16  # pipelined requests on each connection
 RULES = """
 [[rules]]
 name = "per-ip"
@@ -31,7 +35,7 @@ limit = "1000000/second"
 """
 
 
-# The server: a real worker, with a bare "hello" beside its routes and an empty method beside Envoy's.
+# The server: a real worker, with a "hello" beside its routes and an empty method beside Envoy's.
 
 
 def serve(words: list[str]) -> None:
@@ -54,7 +58,7 @@ def serve(words: list[str]) -> None:
     any_port = "127.0.0.1:0"
     options = Options(rules=folder / "rules.toml", envoy_config=config, http=any_port, resp=any_port, grpc=any_port,
                       store=store)  # fmt: skip
-    own = envoy.add_to_server
+    add_to_server = envoy.add_to_server
 
     def with_empty(limits: envoy.RateLimits, server: object) -> None:
         async def nothing(request: bytes, context: object) -> bytes:
@@ -62,7 +66,7 @@ def serve(words: list[str]) -> None:
 
         method = grpc.unary_unary_rpc_method_handler(nothing)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Empty", {"Call": method}),))  # type: ignore[attr-defined]
-        own(limits, server)
+        add_to_server(limits, server)
 
     envoy.add_to_server = with_empty
 
@@ -86,37 +90,43 @@ class Server:
         self.http, self.resp, self.grpc = map(int, self.process.stdout.readline().split())
 
     def spent(self) -> float:
-        """Seconds of processor time so far."""
-        with open(f"/proc/{self.process.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Seconds of processor time so far, of all threads."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
     def close(self) -> None:
         self.process.terminate()
         self.process.wait()
 
 
-def http_load(port: int, requests: list[bytes], seconds: float) -> int:
-    """Answers within ``seconds`` to ``CLIENTS`` connections that each wait for theirs."""
-    wires = [socket.create_connection(("127.0.0.1", port)) for _ in range(CLIENTS)]
-    by_number = {wire.fileno(): wire for wire in wires}
+def http_load(port: int, requests: list[bytes], seconds: float, clients: int = CLIENTS, ahead: int = 1) -> int:
+    """Responses within ``seconds`` to ``clients`` connections that each have ``ahead`` requests under way."""
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(clients)]
+    by_number = {connection.fileno(): connection for connection in connections}
+    missing = dict.fromkeys(by_number, ahead)
+    parts = [
+        b"".join([requests[(start + at) % len(requests)] for at in range(ahead)]) for start in range(len(requests))
+    ]
     poll = select.epoll()
-    place = done = 0
-    for wire in wires:
-        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        poll.register(wire.fileno(), select.EPOLLIN)
-        wire.sendall(requests[place % len(requests)])
-        place += 1
+    sent = done = 0
+    for connection in connections:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        poll.register(connection.fileno(), select.EPOLLIN)
+        connection.sendall(parts[sent % len(parts)])
+        sent += ahead
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         for number, _ in poll.poll(1.0):
-            wire = by_number[number]
-            wire.recv(65536)
-            done += 1
-            wire.send(requests[place % len(requests)])
-            place += 1
-    for wire in wires:
-        wire.close()
+            connection = by_number[number]
+            received = connection.recv(262_144)
+            missing[number] -= received.count(b"HTTP/1.1 200") if ahead > 1 else 1
+            if missing[number] <= 0:
+                missing[number] = ahead
+                done += ahead
+                connection.send(parts[sent % len(parts)])
+                sent += ahead
+    for connection in connections:
+        connection.close()
     return done
 
 
@@ -128,7 +138,7 @@ request = function() number = number + 1; return requests[number % #requests + 1
 
 
 def wrk_load(port: int, requests: list[bytes], seconds: float) -> int:
-    """The same by wrk, which needs so little of its core that the server is what is measured."""
+    """The same by wrk, which needs so little of its core that the server is the bottleneck."""
     with tempfile.TemporaryDirectory() as folder:
         script, listed = Path(folder, "load.lua"), Path(folder, "requests")
         script.write_text(SCRIPT)
@@ -179,7 +189,7 @@ def show(title: str, floor: str, found: dict[str, tuple[float, float]]) -> None:
     ])  # fmt: skip
 
 
-def http_door(server: Server, dead: Server) -> None:
+def http_listener(server: Server, dead: Server) -> None:
     many = [f"user:{number}" for number in range(1000)]
     hello = [b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"]
     key = [post("/v1/check", f'{{"key":"{name}","limit":"1000000/second"}}') for name in many]
@@ -241,7 +251,7 @@ def grpc_load(port: int, method: str, payload: bytes, seconds: float, gap: float
     return asyncio.run(run())
 
 
-def grpc_door(server: Server, dead: Server) -> None:
+def grpc_listener(server: Server, dead: Server) -> None:
     from envoy.service.ratelimit.v3 import rls_pb2
 
     def asked(*keys: str) -> bytes:
@@ -272,8 +282,10 @@ def grpc_door(server: Server, dead: Server) -> None:
         print(f"{name}, at half of the peak ({peak / 2:,.0f}/s): half under {half:.2f} ms, 99 % under {most:.2f} ms")
 
 
-def redis_rate(port: int, *words: str) -> float:
-    command = ["redis-benchmark", "-p", str(port), "-P", "32", "-c", "50", "-n", "300000", "-r", "10000", "-q", *words]
+def redis_rate(port: int, *words: str, calls: int = 300_000, clients: int = 50, ahead: int = 32) -> float:
+    """Commands a second by redis-benchmark, which counts them itself."""
+    options = ["-p", str(port), "-P", str(ahead), "-c", str(clients), "-n", str(calls), "-r", "10000", "-q"]
+    command = ["redis-benchmark", *options, *words]
     if shutil.which("taskset"):
         command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout.replace("\r", "\n")
@@ -294,9 +306,9 @@ def evalsha_rate(port: int) -> float:
     return done / SECONDS
 
 
-def resp_door(server: Server, dead: Server) -> None:
+def resp_listener(server: Server, dead: Server) -> None:
     if not shutil.which("redis-benchmark") or not shutil.which("redis-server"):
-        print("\nno redis-benchmark here: the Redis door is not measured")
+        print("\nno redis-benchmark here: the Redis listener is not measured")
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -333,16 +345,68 @@ def resp_door(server: Server, dead: Server) -> None:
     ])  # fmt: skip
 
 
+def fleet(memory: Server) -> None:
+    """Each listener on a live Redis, beside the same load in memory."""
+    from envoy.service.ratelimit.v3 import rls_pb2
+
+    if not shutil.which("redis-benchmark") or not shutil.which("redis-server"):
+        print("\nno redis-server here: the service on a live Redis is not measured")
+        return
+    keys = [f'{{"key":"user:{number}","limit":"1000000/second"}}' for number in range(1000)]
+    checks = [post("/v1/check", body) for body in keys]
+    request = rls_pb2.RateLimitRequest(domain="bench")
+    request.descriptors.add().entries.add(key="user", value="42")
+    raw = bytes(request.SerializeToString())
+    method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+    loads: dict[str, Callable[[Server, float], int]] = {
+        f"POST /v1/check, {FLEET_CLIENTS} connections":
+            lambda server, seconds: http_load(server.http, checks, seconds, FLEET_CLIENTS),
+        f"POST /v1/check, {FLEET_CLIENTS} connections, {AHEAD} pipelined":
+            lambda server, seconds: http_load(server.http, checks, seconds, FLEET_CLIENTS, AHEAD),
+        f"CL.THROTTLE, {FLEET_CLIENTS} connections": partial(throttle_load, FLEET_CLIENTS, 1),
+        f"CL.THROTTLE, {FLEET_CLIENTS} connections, {AHEAD} pipelined": partial(throttle_load, FLEET_CLIENTS, AHEAD),
+        f"Envoy RLS, {CLIENTS} callers": lambda server, seconds: grpc_load(server.grpc, method, raw, seconds)[0],
+    }  # fmt: skip
+    with redis_server() as url:
+        live = Server(url)
+        try:
+            rows = []
+            for name, load in loads.items():
+                best = rounds({
+                    which: (server, partial(load, server)) for which, server in (("memory", memory), ("live", live))
+                })  # fmt: skip
+                (rate, cost), (live_rate, live_cost) = best["memory"], best["live"]
+                rows.append((name, f"{rate:,.0f}", f"{live_rate:,.0f}", f"{live_rate / rate:.2f}",
+                             f"{cost:.1f}", f"{live_cost:.1f}", f"{cost / live_cost:.2f}"))  # fmt: skip
+        finally:
+            live.close()
+    heads = ["", "memory, calls/s", "live Redis", "ratio", "memory, server µs", "live Redis", "ratio"]
+    table("The service on a live Redis, beside memory; Redis shares the loader's core", heads, rows)
+
+
+def throttle_load(clients: int, ahead: int, server: Server, seconds: float) -> int:
+    """CL.THROTTLE calls by redis-benchmark, which makes a number of them, however long that takes."""
+    calls = 30_000 * (1 + ahead // 4)
+    redis_rate(
+        server.resp, "CL.THROTTLE", "k__rand_int__", "9999", "9999", "1", calls=calls, clients=clients, ahead=ahead
+    )
+    return calls
+
+
 def main() -> None:
+    conditions()
     if hasattr(os, "sched_setaffinity"):
         before = os.sched_getaffinity(0)
     server, dead = Server(), Server("redis://127.0.0.1:1/0")
     try:
         os.sched_setaffinity(0, {min(before)})
-        http_door(server, dead)
-        grpc_door(server, dead)
-        os.sched_setaffinity(0, before)
-        resp_door(server, dead)
+        if "--fleet" not in sys.argv:
+            http_listener(server, dead)
+            grpc_listener(server, dead)
+            os.sched_setaffinity(0, before)
+            resp_listener(server, dead)
+            os.sched_setaffinity(0, {min(before)})
+        fleet(server)
     finally:
         os.sched_setaffinity(0, before)
         server.close()

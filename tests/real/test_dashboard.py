@@ -90,7 +90,7 @@ def test_what_a_shadow_rule_lets_pass_is_drawn(browser, service, tmp_path):
     (tmp_path / "rules.toml").write_text(RULES.partition('[[rules]]\nname = "quiet"')[0])
 
     async def reload():
-        service.worker.keeper.reload()
+        service.worker.decider.reload()
 
     service.run(reload())  # a rule that is gone keeps its counts, and loses its switch
     expect(page.get_by_label("mode of quiet")).to_have_count(0)
@@ -98,10 +98,10 @@ def test_what_a_shadow_rule_lets_pass_is_drawn(browser, service, tmp_path):
     assert page.errors == []
 
 
-def test_switches_work_from_the_keyboard_and_need_the_token(browser, service):
+def test_overrides_work_from_the_keyboard_and_need_the_token(browser, service):
     page = opened(browser, service)
     assert page.get_by_label("mode of quiet").is_disabled()
-    page.get_by_role("button", name="Unlock switches").focus()
+    page.get_by_role("button", name="Unlock overrides").focus()
     page.keyboard.press("Enter")
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
@@ -111,11 +111,11 @@ def test_switches_work_from_the_keyboard_and_need_the_token(browser, service):
     expect(page.get_by_label("mode of quiet")).to_be_enabled()
     page.get_by_label("mode of quiet").select_option("enforce")
     expect(page.locator("#said")).to_have_text("Done: quiet: enforce.")
-    assert {rule.name: rule.mode for rule in service.worker.keeper.policy.rules}["quiet"] == "enforce"
+    assert {rule.name: rule.mode for rule in service.worker.decider.policy.rules}["quiet"] == "enforce"
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Stop all limiting").click()
     page.get_by_role("alert").wait_for()
-    assert service.worker.keeper.switches.is_killed
+    assert service.worker.decider.overrides.is_killed
     page.get_by_role("button", name="Limit again").click()
     page.get_by_role("alert").wait_for(state="hidden")
 

@@ -85,12 +85,22 @@ def test_a_key_may_be_any_bytes(client):
     assert [client.execute_command("CL.THROTTLE", key, 3, 4, 3600)[2] for _ in range(3)] == [3, 2, 1]
 
 
-def test_a_dead_store_is_stood_in_for():
+def test_the_fallback_answers_for_a_dead_store():
     with running(resp=ANY, store="redis://127.0.0.1:1/0") as service:
         with redis.Redis(port=service.addresses["resp"][1], socket_timeout=60) as client:
             answers = [client.execute_command("CL.THROTTLE", "k", 7, 8, 86400) for _ in range(6)]
         assert [answer[:3] for answer in answers] == [[0, 4, 3], [0, 4, 2], [0, 4, 1], [0, 4, 0], [1, 4, 0], [1, 4, 0]]
         assert service.worker.decider.counters.store_errors == 6
+
+
+def test_a_dead_store_that_denies_is_an_error_and_no_refusal():
+    with running(resp=ANY, store="redis://127.0.0.1:1/0?on_store_error=deny") as service:
+        with redis.Redis(port=service.addresses["resp"][1], socket_timeout=60, retry=Retry(NoBackoff(), 0)) as client:
+            for words in [("CL.THROTTLE", "k", 7, 8, 86400)] * 3 + [("RK.CHECK", "k", "8/day")]:
+                with pytest.raises(redis.exceptions.TryAgainError, match="the store does not answer"):
+                    client.execute_command(*words)
+        assert service.worker.decider.counters.store_errors == 4
+        assert not any(service.worker.decider.counters.by_rule().values())
 
 
 def test_a_whole_pipeline_is_answered_while_the_store_is_dead():

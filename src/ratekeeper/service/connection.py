@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from ratekeeper.service.options import Bounds
 
@@ -68,6 +68,41 @@ class Listener:
             self.timer.cancel()
 
 
+class PendingResponse:
+    """A response that waits, usually for the store.
+
+    ``encode`` turns the result of ``awaitable`` into the response, and ``on_error`` an error; the second never raises.
+    """
+
+    __slots__ = ("awaitable", "connection", "encode", "on_error", "response")
+    connection: ClientConnection  # set when it takes its place there
+
+    def __init__(self, awaitable: Any, encode: Callable[[Any], bytes], on_error: Callable[[Exception], bytes]) -> None:
+        self.awaitable = awaitable
+        self.encode = encode
+        self.on_error = on_error
+        self.response: bytes | None = None
+
+    def finish(self, future: asyncio.Future[Any]) -> None:
+        """Send the response now, if no other waits on this connection, else together with those before it."""
+        connection = self.connection
+        connection.listener.waiting -= 1
+        try:
+            response = b"" if future.cancelled() else self.encode(future.result())
+        except Exception as error:
+            response = self.on_error(error)
+        queue, transport = connection.queue, connection.transport
+        if len(queue) == 1 and not (connection.is_ending or connection.is_read_paused or transport.is_closing()):
+            queue.clear()
+            connection.active_at = connection.listener.loop.time()
+            transport.write(response)
+            return
+        self.response = response
+        if not connection.is_flush_due:  # once a turn: most responses of one batch become ready together
+            connection.is_flush_due = True
+            connection.listener.loop.call_soon(connection.send_queued)
+
+
 class ClientConnection(asyncio.Protocol):
     """One client."""
 
@@ -76,7 +111,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer: str | None = None
         self.ready: list[bytes] = []  # responses to be written together
-        self.queue: deque[asyncio.Future[bytes]] = deque()  # the first response that waits, and all behind it
+        self.queue: deque[Any] = deque()  # the first response that waits, and all behind it: pending ones or bytes
+        self.is_flush_due = False
         self.is_ending = False  # no further request is read
         self.is_receiving = False  # part of a request has arrived
         self.is_write_paused = False
@@ -105,48 +141,46 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_ending = True
         self.listener.connections.discard(self)
-        for future in self.queue:
-            future.cancel()
+        for item in self.queue:
+            if item.__class__ is PendingResponse:
+                item.awaitable.cancel()
         self.queue.clear()
 
     def respond(self, response: bytes) -> None:
         """Send a response, after those that still wait."""
         if self.queue:
-            future = self.listener.loop.create_future()
-            future.set_result(response)
-            self.queue.append(future)
+            self.queue.append(response)
         else:
             self.ready.append(response)
 
-    def respond_later(self, response: Awaitable[bytes], on_error: Callable[[Exception], bytes]) -> None:
+    def respond_later(self, pending: PendingResponse) -> None:
         """Send a response when it is ready, in its place among the others."""
         listener = self.listener
         listener.waiting += 1
+        pending.connection = self
+        awaitable = pending.awaitable
+        # Tasks that are created in one turn of the loop all start in the next: what they ask travels in one batch.
+        future = awaitable if isinstance(awaitable, asyncio.Future) else listener.loop.create_task(awaitable)
+        pending.awaitable = future
+        self.queue.append(pending)
+        future.add_done_callback(pending.finish)
 
-        async def finish() -> bytes:
-            try:
-                return await response
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                return on_error(error)
-            finally:
-                listener.waiting -= 1
-
-        task = listener.loop.create_task(finish())
-        self.queue.append(task)
-        task.add_done_callback(self.send_queued)
-
-    def send_queued(self, task: object = None) -> None:
+    def send_queued(self) -> None:
         """Send the responses at the head of the queue that are ready."""
-        while self.queue and self.queue[0].done():
-            future = self.queue.popleft()
-            if not future.cancelled():
-                self.ready.append(future.result())
+        self.is_flush_due = False
+        queue, ready = self.queue, self.ready
+        while queue:
+            item = queue[0]
+            if item.__class__ is PendingResponse:
+                item = item.response
+                if item is None:
+                    break
+            ready.append(item)
+            queue.popleft()
         self.active_at = self.listener.loop.time()
         if not self.transport.is_closing():
             self.flush()
-        if self.is_read_paused and len(self.queue) <= self.listener.bounds.pipelined // 2:
+        if self.is_read_paused and len(queue) <= self.listener.bounds.pipelined // 2:
             self.resume_reading()
 
     def flush(self) -> None:

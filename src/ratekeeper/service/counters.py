@@ -61,13 +61,12 @@ class RuleCounts:
         self.histogram = Histogram(SHARES)  # the share of the limit that was used
         self.least = NOTHING_YET  # the smallest share that remained for any client in this minute
 
-    def count(self, decision: Decision) -> None:
-        """Count one decision: on the hot path of every listener."""
-        if decision.allowed:
+    def count(self, allowed: bool, left: float) -> None:
+        """Count one decision that left this share of its limit: on the hot path of every listener."""
+        if allowed:
             self.allowed += 1
         else:
             self.refused += 1
-        left = decision.remaining / decision.limit
         histogram = self.histogram
         histogram.counts[bisect_left(SHARES, 1 - left)] += 1
         histogram.total += 1 - left
@@ -111,7 +110,7 @@ class Counters:
 
     def count(self, rule: str, decision: Decision) -> None:
         """Count the decision of one limit."""
-        self.of(rule).count(decision)
+        self.of(rule).count(decision.allowed, decision.remaining / decision.limit)
 
     def count_request(self, program: CompiledRules, verdict: HttpVerdict, endpoint: str, nanos: int) -> None:
         """Count the verdict on one request."""
@@ -122,7 +121,7 @@ class Counters:
         notes = verdict.notes
         if notes is NO_NOTES:
             for entry, decision in verdict.answers:
-                self.of(entry.labels[0].rule.name).count(decision)
+                self.of(entry.labels[0].rule.name).count(decision.allowed, decision.remaining / decision.limit)
             if not why:
                 return
         else:
@@ -144,7 +143,7 @@ class Counters:
         if passed and not decision.allowed:
             counts.count_unenforced(decision, result)
         else:
-            counts.count(decision)
+            counts.count(decision.allowed, decision.remaining / decision.limit)
 
     def bump(self, rule: str, result: str, by: int = 1) -> None:
         counts = self.of(rule)

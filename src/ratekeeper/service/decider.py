@@ -8,15 +8,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from time import perf_counter_ns
-from types import coroutine as coroutine_of_generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ratekeeper.check import Check
 from ratekeeper.decision import Decision
 from ratekeeper.errors import InvalidInput, StoreUnavailable
 from ratekeeper.flow import settle
 from ratekeeper.flow.drive import adrive
-from ratekeeper.http.verdict import NO_NOTES
+from ratekeeper.http.verdict import NO_NOTES, HttpVerdict
 from ratekeeper.keys import encode
 from ratekeeper.limit import LimitSet, parse_limits
 from ratekeeper.rules.selection import NO_QUEUE
@@ -28,20 +27,16 @@ from ratekeeper.sinks.event import anonymous, event_of
 from ratekeeper.sinks.log import LoggingSink
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from ratekeeper.check import Plan
-    from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.identity.request import Request
     from ratekeeper.limit import Limit
     from ratekeeper.rules.policy import Policy
     from ratekeeper.rules.settings import Settings
     from ratekeeper.service.options import Options
-    from ratekeeper.stores.fallback import FallbackTable
-    from ratekeeper.stores.redis.aio_connection import AsyncRedisServer
 
 log = logging.getLogger("ratekeeper")
-T = TypeVar("T")
 MOST_DIGESTS = 4096
 
 
@@ -62,7 +57,6 @@ class Decider:
         # Cleared whenever rules or overrides change.
         self.caches: list[dict[Any, Any]] = [self.limits.by_name, self.limits.questions, self.digests]
         self.reload_hooks: list[Callable[[], None]] = []  # read the configuration files of listeners again
-        self.linked: tuple[Any, AsyncRedisServer | None] = None, None  # a store elsewhere, and its link of our loop
         self.is_ready = True
         self.store_answers = True
         self.apply_overrides()
@@ -73,18 +67,15 @@ class Decider:
         """Decide a request by the rules."""
         policy = self.policy
         began = perf_counter_ns()
-        program = policy.program
-        selection = program.selection(request)
-        if policy.store.blocking:
-            checking = self.check_elsewhere(request, selection)
-            return begun(checking) if self.away() else checking  # while the store is away, it answers without waiting
-        verdict = policy.check(request)
-        self.note(selection, verdict, perf_counter_ns() - began)
-        return verdict
+        selection = (policy.async_program or policy.rules_for_loops()).selection(request)
+        outcome = policy.answer_by(selection, request)
+        if outcome.__class__ is not HttpVerdict:
+            return self.check_later(selection, outcome, began)  # type: ignore[arg-type]
+        self.note(selection, outcome, perf_counter_ns() - began)
+        return outcome
 
-    async def check_elsewhere(self, request: Request, selection: Any) -> HttpVerdict:
-        began = perf_counter_ns()
-        verdict = await self.policy.acheck(request)
+    async def check_later(self, selection: Any, outcome: Awaitable[HttpVerdict], began: int) -> HttpVerdict:
+        verdict = await outcome
         self.note(selection, verdict, perf_counter_ns() - began)
         return verdict
 
@@ -114,43 +105,23 @@ class Decider:
         """The store's answer to a plan, or something to await."""
         if self.overrides.is_killed and operation in ("check", "peek"):
             return tuple([admitted(check.limit) for check in plan])
-        if not self.policy.store.blocking:
-            return getattr(self.policy.store, operation)(plan, *more)
-        if operation in ("check", "peek"):
-            store: Any = self.policy.async_store
-            decisions = store.answer_away(operation, plan)
-            if decisions is not None:  # the store is away: its fallback answers without waiting
-                return self.expect_decisions(decisions)
-        return self.ask_elsewhere(operation, plan, *more)
+        if self.policy.store.blocking:  # plans of any operation have no check_now
+            return self.ask_later(operation, plan, *more)
+        return getattr(self.policy.store, operation)(plan, *more)
 
-    def away(self) -> str:
-        """Why a store elsewhere cannot be asked now; empty if only asking can tell."""
-        store: Any = self.policy.async_store
-        if store is not self.linked[0]:
-            self.linked = store, store.link()  # a worker has one loop, and need not look for it each time
-        link = self.linked[1]
-        return link.away() if link is not None else ""
-
-    def stood_in(self, desk: FallbackTable | None, key: str | bytes, cost: int) -> Decision | None:
-        """The answer of the fallback while the store is known to be away; None: the store must be asked."""
-        if desk is None or not (why := self.away()):
-            return None
-        self.counters.store_errors += 1
-        return desk.check(key, cost, why)
-
-    async def ask_elsewhere(self, operation: str, plan: Plan, *more: Any) -> Any:
+    async def ask_later(self, operation: str, plan: Plan, *more: Any) -> Any:
         policy = self.policy
         decisions = await adrive(settle.ask(operation, plan, *more), policy.async_store, policy.clock, NO_QUEUE)
-        return self.expect_decisions(decisions or ())
-
-    def expect_decisions(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-        """Count decisions of the fallback; raise StoreUnavailable for a "deny", which is no refusal of the limit."""
-        for decision in decisions:
+        for decision in decisions or ():
             if decision.reason:
-                self.counters.store_errors += 1
-                if not decision.allowed and decision.reason.startswith("deny"):
-                    raise StoreUnavailable(self.policy.store_url.partition("://")[0], decision.reason)
+                self.note_fallback(decision)
         return decisions
+
+    def note_fallback(self, decision: Decision) -> None:
+        """Count a decision of the store's fallback; raise StoreUnavailable for a "deny", which no limit has refused."""
+        self.counters.store_errors += 1
+        if not decision.allowed and decision.reason.startswith("deny"):
+            raise StoreUnavailable(self.policy.store_url.partition("://")[0], decision.reason)
 
     # Rules, overrides, health.
 
@@ -196,7 +167,7 @@ class Decider:
     async def probe(self) -> str:
         """Ask the store something that takes nothing; returns why it does not answer, or nothing if it does."""
         store = self.policy.async_store
-        if not store.blocking:
+        if not store.blocking:  # it is in this process: there is nothing to ask
             self.store_answers = True
             return ""
         check = Check("#probe", "probe", parse_limits("1000000/second"), 1)
@@ -205,39 +176,8 @@ class Decider:
         except StoreUnavailable as error:
             self.store_answers = False
             return error.why
-        reason = getattr(decisions[0], "reason", "") or ""
-        self.store_answers = not reason
-        return reason
-
-
-def begun(coroutine: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
-    """What a coroutine returns, if it does so without waiting; else something to await."""
-    try:
-        waited = coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    return rest(coroutine, waited)
-
-
-async def rest(coroutine: Coroutine[Any, Any, T], waited: Any) -> T:
-    return await resumed(coroutine, waited)
-
-
-@coroutine_of_generator
-def resumed(coroutine: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that waits for something already."""
-    while True:
-        step: Callable[[Any], Any] = coroutine.send
-        try:
-            value = yield waited
-        except BaseException as error:
-            step, value = coroutine.throw, error
-        try:
-            waited = step(value)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        self.store_answers = not decisions[0].reason
+        return decisions[0].reason
 
 
 def admitted(limit: Limit | LimitSet) -> Decision:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ratekeeper.rules.policy import Policy
     from ratekeeper.service.counters import Counters, RuleCounts
     from ratekeeper.service.retired_limits import RetiredLimits
-    from ratekeeper.stores.fallback import FallbackTable
 
     Name = tuple[str | None, Any, str | None]  # a rule, a limit, and the name of that limit, as a caller wrote them
     # What a request body asks: a limit with a key and a cost, or None with a described request.
@@ -30,21 +29,16 @@ LONGEST_BODY = 512  # bytes of a question that is cached
 
 
 class NamedLimit:
-    """A limit, the name that it is counted under, and the counts of its decisions.
+    """A limit, the name that it is counted under, its table in the store, and the counts of its decisions."""
 
-    ``table`` decides if the store is in this process; ``desk`` while a store elsewhere is away.
-    """
+    __slots__ = ("counts", "is_queue", "limit", "name", "table")
 
-    __slots__ = ("counts", "desk", "limit", "name", "table")
-
-    def __init__(
-        self, name: str, limit: Limit | LimitSet, table: Any, desk: FallbackTable | None, counts: RuleCounts
-    ) -> None:
+    def __init__(self, name: str, limit: Limit | LimitSet, table: Any, counts: RuleCounts) -> None:
         self.name = name
         self.limit = limit
         self.table = table
-        self.desk = desk
         self.counts = counts
+        self.is_queue = limit.is_queue  # only then has a decision a delay
 
 
 class NamedLimits:
@@ -100,16 +94,9 @@ class NamedLimits:
                 "Give clients different keys, not different limits."
             )
         self.retired.revive(space, limit)
-        named = NamedLimit(space, limit, *self.tables(space, limit), self.counters.of(space))
-        self.by_name[place] = named
+        table = self.policy.async_store.table(space, limit)
+        named = self.by_name[place] = NamedLimit(space, limit, table, self.counters.of(space))
         return named
-
-    def tables(self, space: str, limit: Limit | LimitSet) -> tuple[Any, FallbackTable | None]:
-        """The table of a limit if the store is in this process, else the fallback table if it has one."""
-        if not self.policy.store.blocking:
-            return self.policy.store.table(space, limit), None
-        store: Any = self.policy.async_store
-        return None, store.desk(space, limit)
 
     def remember(self, body: bytes, question: Question) -> None:
         """Cache what a request body asks."""

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from heapq import nlargest
 from hmac import compare_digest
 from math import ceil
@@ -22,20 +23,19 @@ from ratekeeper.check import Check, whole_cost
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, shown
 from ratekeeper.keys import encode
 from ratekeeper.limit import Limit
-from ratekeeper.service.connection import ClientConnection, Listener, log
+from ratekeeper.service.connection import ClientConnection, Listener, PendingResponse, log
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from ratekeeper.decision import Decision
     from ratekeeper.service.decider import Decider
     from ratekeeper.service.options import Bounds
-    from ratekeeper.stores.fallback import FallbackTable
 
+    AnyReply = bytes | PendingResponse
     Words = list[bytes]
-    # What the arguments of CL.THROTTLE mean: the limit's table, or its fallback table, and the cost.
-    Terms = tuple[Any, FallbackTable | None, int]
+    Terms = tuple[Any, int]  # what the arguments of CL.THROTTLE mean: the limit's table and the cost
 
 SPACE = "CL.THROTTLE"
 MOST_REPORTED = 64  # the most refused keys of a second
@@ -103,8 +103,7 @@ class RespConnection(ClientConnection):
         """Execute every complete command; says whether there was one."""
         listener, queue, append = self.listener, self.queue, self.ready.append
         terms_of, refused = listener.terms, listener.refused
-        allowed = from_fallback = 0
-        away: str | None = None  # looked up once: it cannot change before all of these commands are answered
+        allowed = 0
         has_command = False
         try:
             while (words := gets()) is not False:
@@ -112,33 +111,31 @@ class RespConnection(ClientConnection):
                 if words.__class__ is not list or not words:
                     raise NoCommand
                 try:
-                    # The hot path: a known limit, on a store that cannot block or is known to be away.
+                    # The hot path: arguments that came before, and a decision without asking the store.
                     if self.is_authenticated and (words[0] == b"CL.THROTTLE" or words[0] == b"cl.throttle"):
                         terms = terms_of.get(tuple(words[2:]))
-                        decision = None
-                        if terms is not None:
-                            table, desk, quantity = terms
-                            if table is not None:
-                                decision = table.check(text_of(words[1]), quantity)
-                            elif desk is not None:
-                                if away is None:
-                                    away = listener.decider.away()
-                                if away:
-                                    decision = desk.check(encode(text_of(words[1])), quantity, away)
-                                    from_fallback += 1
-                        if decision is not None:
-                            if decision.allowed:
-                                allowed += 1
-                            else:
-                                refused[words[1]] = refused.get(words[1], 0) + 1
-                            if queue:
-                                self.respond(throttle_reply(decision))
-                            else:
-                                append(throttle_reply(decision))
+                        if terms is None:
+                            self.reply(listener.throttle(words))
                             continue
-                        reply = listener.throttle(words)
-                    else:
-                        reply = self.execute(words)
+                        table, quantity = terms
+                        key = text_of(words[1])
+                        decision = table.check_now(key, quantity)
+                        if decision is None:
+                            throttled = partial(listener.throttled, words[1])
+                            self.respond_later(PendingResponse(table.check(key, quantity), throttled, error_reply))
+                            continue
+                        if decision.reason:
+                            listener.decider.note_fallback(decision)
+                        if decision.allowed:
+                            allowed += 1
+                        else:
+                            refused[words[1]] = refused.get(words[1], 0) + 1
+                        if queue:
+                            queue.append(throttle_reply(decision))
+                        else:
+                            append(throttle_reply(decision))
+                        continue
+                    reply = self.execute(words)
                 except (
                     RatekeeperError,
                     ArithmeticError,
@@ -151,7 +148,6 @@ class RespConnection(ClientConnection):
                 self.reply(reply)
         finally:
             listener.allowed += allowed
-            listener.decider.counters.store_errors += from_fallback
         return has_command
 
     def execute_inline(self, part: bytes) -> None:
@@ -169,11 +165,11 @@ class RespConnection(ClientConnection):
                 self.reply(reply)
         self.flush()
 
-    def reply(self, reply: bytes | Awaitable[bytes]) -> None:
+    def reply(self, reply: AnyReply) -> None:
         if isinstance(reply, bytes):
             self.respond(reply)
         else:
-            self.respond_later(reply, error_reply)
+            self.respond_later(reply)
 
     def refuse(self, why: str) -> None:
         """Reply with a protocol error and hang up: the bytes that follow cannot be parsed."""
@@ -186,7 +182,7 @@ class RespConnection(ClientConnection):
         if not self.is_authenticated:
             self.transport.close()
 
-    def execute(self, words: Words) -> bytes | Awaitable[bytes]:
+    def execute(self, words: Words) -> AnyReply:
         if not all(word.__class__ is bytes for word in words):
             raise InvalidInput("expected a command of texts.")
         name = words[0].upper()
@@ -313,7 +309,7 @@ class RespListener(Listener):
         self.refused.clear()
         super().sweep()
 
-    def throttle(self, words: Words) -> bytes | Awaitable[bytes]:
+    def throttle(self, words: Words) -> AnyReply:
         """CL.THROTTLE, with the reply of redis-cell: whole seconds, rounded up."""
         if len(words) not in (5, 6):
             return wrong_number(words)
@@ -323,14 +319,23 @@ class RespListener(Listener):
         named = decider.limits.by_name.get(place)
         if named is None:
             named = decider.limits.add(place, SPACE, Limit(count, period, burst=burst + 1))
-        key = text_of(words[1])
-        self.calls += 1
-        check = Check(SPACE, encode(key), named.limit, quantity or 1)
         if quantity and not decider.overrides.is_killed and len(self.terms) < self.bounds.names:
-            self.terms[tuple(words[2:])] = named.table, named.desk, quantity
+            self.terms[tuple(words[2:])] = named.table, quantity
+        self.calls += 1
+        check = Check(SPACE, encode(text_of(words[1])), named.limit, quantity or 1)
         return self.ask("check", check, throttle_reply) if quantity else self.ask("peek", check, peek_reply)
 
-    def check(self, words: Words) -> bytes | Awaitable[bytes]:
+    def throttled(self, key: bytes, decision: Decision) -> bytes:
+        """Count a decision of the store, and reply to CL.THROTTLE with it."""
+        if decision.reason:
+            self.decider.note_fallback(decision)
+        if decision.allowed:
+            self.allowed += 1
+        else:
+            self.refused[key] = self.refused.get(key, 0) + 1
+        return throttle_reply(decision)
+
+    def check(self, words: Words) -> AnyReply:
         """RK.CHECK."""
         if len(words) < 3:
             return wrong_number(words)
@@ -355,31 +360,25 @@ class RespListener(Listener):
         self.calls += 1
         return self.ask(operation, check, check_reply)
 
-    def ask(self, operation: str, check: Check, encode_reply: Callable[[Decision], bytes]) -> bytes | Awaitable[bytes]:
-        outcome = self.decider.ask(operation, (check,))
-        if not hasattr(outcome, "__await__"):
+    def ask(self, operation: str, check: Check, encode_reply: Callable[[Decision], bytes]) -> AnyReply:
+        def respond(decisions: tuple[Decision, ...]) -> bytes:
+            (decision,) = decisions
             if operation == "check":
-                self.note(check, outcome[0])
-            return encode_reply(outcome[0])
-
-        async def later() -> bytes:
-            (decision,) = await outcome
-            if operation == "check":
-                self.note(check, decision)
+                self.decider.counters.count(check.space, decision)
+                if not decision.allowed:
+                    self.decider.note_refused(check.key)
             return encode_reply(decision)
 
-        return later()
-
-    def note(self, check: Check, decision: Decision) -> None:
-        self.decider.counters.count(check.space, decision)
-        if not decision.allowed:
-            self.decider.note_refused(check.key)
+        outcome = self.decider.ask(operation, (check,))
+        return PendingResponse(outcome, respond, error_reply) if hasattr(outcome, "__await__") else respond(outcome)
 
 
 def throttle_reply(decision: Decision) -> bytes:
     """Limited or not, limit, remaining, seconds to the next try (-1: none needed), seconds to full recovery."""
     if decision.allowed:
-        return peek_reply(decision)
+        return b"*5\r\n:0\r\n:%d\r\n:%d\r\n:-1\r\n:%d\r\n" % (
+            decision.limit, decision.remaining, ceil(decision.reset_after),
+        )  # fmt: skip
     retry = decision.retry_after
     return b"*5\r\n:1\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
         decision.limit, decision.remaining, -1 if retry is None else ceil(retry), ceil(decision.reset_after),

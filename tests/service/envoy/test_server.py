@@ -182,6 +182,20 @@ def test_the_fallback_answers_for_a_dead_store(tmp_path):
             assert service.worker.decider.counters.store_errors == 6
 
 
+def test_a_dead_store_that_denies_is_unavailable_and_not_over_the_limit(tmp_path):
+    config = tmp_path / "limits.yaml"
+    config.write_text("domain: edge\ndescriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 8}}\n")
+    store = "redis://127.0.0.1:1/0?on_store_error=deny"
+    with running(envoy_config=config, grpc=ANY, http=None, store=store) as service, connected(service) as channel:
+        request, limits = asked({"user": "u"}), service.worker.listeners[0].limits
+        for is_cached in (False, True):
+            with pytest.raises(grpc.RpcError) as error:
+                rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit(request)
+            assert error.value.code() is grpc.StatusCode.UNAVAILABLE, is_cached
+            limits.remember(request.SerializeToString(), request)
+        assert service.worker.decider.counters.store_errors == 2
+
+
 @settings(max_examples=tier.examples(60))
 @given(
     st.one_of(

@@ -23,8 +23,9 @@ def body(response):
 def test_a_check_is_answered_with_its_decision(allowed, limit, remaining, retry, reset, delay, reason):
     preset = PresetDecision(limit, remaining, 0 if allowed else retry, reset, delay if allowed else 0, reason)
     decision = decided(Decision, (allowed, preset, None, 0, 1))
-    assert body(check_response("", decision)) == decision_json(decision)
-    refusal = check_response("deny_status=429", decision)
+    figures = decision.limit, decision.remaining, decision.delay, decision.reason
+    assert body(check_response("", decision, *figures)) == decision_json(decision)
+    refusal = check_response("deny_status=429", decision, *figures)
     assert refusal.startswith(b"HTTP/1.1 200" if allowed else b"HTTP/1.1 429")
     assert body(refusal) == decision_json(decision)
 

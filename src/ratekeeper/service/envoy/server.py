@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ratekeeper.service.decider import Decider
     from ratekeeper.service.envoy.config import Descriptors
     from ratekeeper.service.options import Options
-    from ratekeeper.stores.fallback import FallbackTable
 
     Entry = tuple[str, str]
 
@@ -68,22 +67,15 @@ class DescriptorCheck:
 
 
 class CachedQuestion:
-    """A parsed request with one descriptor and one enforced limit.
+    """A parsed request with one descriptor and one enforced limit."""
 
-    ``table`` decides if the store is in this process; ``desk`` while a store elsewhere is away.
-    """
+    __slots__ = ("cost", "counts", "current", "key", "table")
 
-    __slots__ = ("cost", "counts", "current", "desk", "encoded", "key", "table")
-
-    def __init__(
-        self, rate: Rate, key: tuple[Any, ...], cost: int, table: Any, desk: FallbackTable | None, counts: RuleCounts
-    ) -> None:
+    def __init__(self, rate: Rate, key: tuple[Any, ...], cost: int, table: Any, counts: RuleCounts) -> None:
         self.current = answer.length_delimited(b"\x12", limit_message(rate).SerializeToString())
         self.key = key
-        self.encoded = encode(key)
         self.cost = cost
         self.table = table
-        self.desk = desk
         self.counts = counts
 
 
@@ -110,16 +102,19 @@ class RateLimits:
         calls["grpc"] = calls.get("grpc", 0) + 1
         question = self.questions.get(raw)
         if question is not None and not self.decider.overrides.is_killed:
-            if question.table is not None:
-                decision = question.table.check(question.key, question.cost)
-            else:
-                decision = self.decider.stood_in(question.desk, question.encoded, question.cost)
-            if decision is not None:
-                question.counts.count(decision)
-                if decision.allowed:
-                    return answer.response(question.current, decision, decision.reset_after, None)
-                self.decider.note_refused(question.key)
-                return answer.response(question.current, decision, wait_of(decision), decision.retry_after)
+            decision = question.table.check_now(question.key, question.cost)
+            if decision is None:
+                decision = await question.table.check(question.key, question.cost)
+            if decision.reason:
+                try:
+                    self.decider.note_fallback(decision)
+                except StoreUnavailable as error:
+                    return await unavailable(context, error)
+            question.counts.count(decision.allowed, decision.remaining / decision.limit)
+            if decision.allowed:
+                return answer.response(question.current, decision, decision.reset_after, None)
+            self.decider.note_refused(question.key)
+            return answer.response(question.current, decision, wait_of(decision), decision.retry_after)
         try:
             request = rls_pb2.RateLimitRequest.FromString(raw)
         except DecodeError:
@@ -139,12 +134,10 @@ class RateLimits:
         rate, key = match
         if rate.limit is None or rate.is_shadow or (rate.name and rate.name in rate.replaces):
             return
-        table, desk = self.decider.limits.tables(rate.path, rate.limit)
-        if table is None and desk is None:
-            return
         if len(self.questions) >= MOST_QUESTIONS:
             self.questions.clear()
-        self.questions[raw] = CachedQuestion(rate, key, cost, table, desk, self.decider.counters.of(rate.path))
+        table = self.decider.policy.async_store.table(rate.path, rate.limit)
+        self.questions[raw] = CachedQuestion(rate, key, cost, table, self.decider.counters.of(rate.path))
 
     async def should_rate_limit(self, request: Any, context: Any) -> Any:
         try:
@@ -156,7 +149,7 @@ class RateLimits:
                 return await self.by_descriptors(request)
             return await self.by_rules(request)
         except StoreUnavailable as error:
-            return await context.abort(grpc.StatusCode.UNAVAILABLE, f"the store does not answer: {error.why}")
+            return await unavailable(context, error)
         except RatekeeperError as error:
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
@@ -285,6 +278,10 @@ class RateLimits:
             if name not in (b"content-type", b"cache-control"):
                 response.response_headers_to_add.append(header(name.decode(), value.decode("latin-1")))
         return response
+
+
+async def unavailable(context: Any, error: StoreUnavailable) -> Any:
+    return await context.abort(grpc.StatusCode.UNAVAILABLE, f"the store does not answer: {error.why}")
 
 
 def limit_message(rate: Rate) -> Any:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.check import Check, whole_cost
 from ratekeeper.decision import decision_json
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, shown
+from ratekeeper.http.verdict import HttpVerdict
 from ratekeeper.keys import encode
+from ratekeeper.service.connection import PendingResponse
 from ratekeeper.service.http.decision_response import check_response, json_response, plan_response, verdict_response
 from ratekeeper.service.http.request_body import body_of, expect_fields, request_of, tuple_of
 from ratekeeper.service.http.reservation_token import difference
 from ratekeeper.service.http.response import as_json, problem, response
+from ratekeeper.service.http.server import failure
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from ratekeeper.decision import Decision
     from ratekeeper.identity.request import Request
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from ratekeeper.service.http.server import Call
     from ratekeeper.service.named_limits import NamedLimit
 
-    AnyResponse = bytes | Awaitable[bytes]
+    AnyResponse = bytes | PendingResponse
 
 CHECK_FIELDS = frozenset({"key", "limit", "rule", "name", "cost"})
 DESCRIBED_FIELDS = frozenset({"request", "headers"})
@@ -32,7 +36,7 @@ REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-cap
 
 
 class Api:
-    """The calls of the API; each takes a Call with its body and returns a response, or something to await."""
+    """The calls of the API; each takes a Call with its body and returns a response, now or pending."""
 
     def __init__(self, decider: Decider, seal: Seal) -> None:
         self.decider = decider
@@ -56,22 +60,24 @@ class Api:
             if question is not None and call.path == "/v1/check" and call.method == "POST":  # the whole hot path
                 named, key, cost = question
                 if named is None:
-                    outcome = self.decide(call, key, False)
-                    return outcome if outcome.__class__ is bytes else caught(outcome)  # type: ignore[arg-type]
+                    return self.decide(call, key, False)
                 table = named.table
-                if table is not None:
-                    decision = table.check(key, cost)
-                else:
-                    decision = self.decider.stood_in(named.desk, key, cost)
-                if decision is not None:
-                    named.counts.count(decision)
-                    if not decision.allowed:
-                        self.decider.note_refused(key)
-                    return check_response(call.query, decision)
+                decision = table.check_now(key, cost)
+                if decision is None:
+                    return PendingResponse(
+                        table.check(key, cost), partial(self.respond, call, named, key), error_response
+                    )
+                reason, limit, remaining = decision.reason, decision.limit, decision.remaining
+                if reason:
+                    self.decider.note_fallback(decision)
+                named.counts.count(decision.allowed, remaining / limit)
+                if not decision.allowed:
+                    self.decider.note_refused(key)
+                delay = decision.delay if named.is_queue else 0.0
+                return check_response(call.query, decision, limit, remaining, delay, reason)
             if call.method != "POST":
                 return problem(405, f"{call.path}: expected POST, got {call.method}.", [(b"allow", b"POST")])
-            outcome = self.calls[call.path](call, body_of(call))
-            return outcome if outcome.__class__ is bytes else caught(outcome)  # type: ignore[arg-type]
+            return self.calls[call.path](call, body_of(call))
         except Exception as error:
             return error_response(error)
 
@@ -80,23 +86,33 @@ class Api:
         if "key" in body:
             if not body.keys() <= CHECK_FIELDS:
                 expect_fields(body, CHECK_FIELDS)
+            if self.decider.overrides.is_killed:
+                return self.ask_one("check", call, body)
             named = self.named(body)
-            table = named.table
-            if table is None:
-                return self.ask_one("check", call, body, named)
             key = body["key"]
             if key.__class__ is list:
                 key = tuple_of(key)
             cost = body.get("cost", 1)
-            if self.decider.overrides.is_killed:
-                return self.ask_one("check", call, body)
-            decision = table.check(key, cost)
-            self.note(named.name, key, decision)
+            decision = named.table.check_now(key, cost)
             self.limits.remember(call.body, (named, key, cost))
-            return check_response(call.query, decision)
+            if decision is None:
+                respond = partial(self.respond, call, named, key)
+                return PendingResponse(named.table.check(key, cost), respond, error_response)
+            return self.respond(call, named, key, decision)
         if "request" in body:
             return self.check_described(call, body)
         return self.ask_several("check", call, body)
+
+    def respond(self, call: Call, named: NamedLimit, key: Any, decision: Decision) -> bytes:
+        """Count the decision of a limit, and answer with it."""
+        reason, limit, remaining = decision.reason, decision.limit, decision.remaining
+        if reason:
+            self.decider.note_fallback(decision)
+        named.counts.count(decision.allowed, remaining / limit)
+        if not decision.allowed:
+            self.decider.note_refused(key)
+        delay = decision.delay if named.is_queue else 0.0
+        return check_response(call.query, decision, limit, remaining, delay, reason)
 
     def peek(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Answer what check would, and take nothing."""
@@ -113,15 +129,13 @@ class Api:
         check = self.check_of(body)
         return self.ask("reset", (check,), lambda _: response(200, b'{"reset":true}'))
 
-    def ask_one(self, operation: str, call: Call, body: dict[str, Any], named: NamedLimit | None = None) -> AnyResponse:
+    def ask_one(self, operation: str, call: Call, body: dict[str, Any]) -> AnyResponse:
         check = self.check_of(body)
-        if named is not None and named.desk is not None and not self.decider.overrides.is_killed:
-            self.limits.remember(call.body, (named, check.key, check.cost))
 
         def respond(decisions: Any) -> bytes:
             if operation == "check":
                 self.note(check.space, check.key, decisions[0])
-            return check_response(call.query, decisions[0])
+            return one_response(call, decisions[0])
 
         return self.ask(operation, (check,), respond)
 
@@ -154,13 +168,9 @@ class Api:
     def decide(self, call: Call, request: Request, with_headers: bool) -> AnyResponse:
         """Decide a described request by the rules."""
         outcome = self.decider.check(request)
-        if hasattr(outcome, "__await__"):
-
-            async def later() -> bytes:
-                return verdict_response(call, await outcome, with_headers)
-
-            return later()
-        return verdict_response(call, outcome, with_headers)
+        if outcome.__class__ is HttpVerdict:
+            return verdict_response(call, with_headers, outcome)
+        return PendingResponse(outcome, partial(verdict_response, call, with_headers), error_response)
 
     def reserve(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Take a cost now, to be settled later for what was really used."""
@@ -195,7 +205,7 @@ class Api:
                 decisions = await resolved(self.decider.ask(operation, (part,), *more))
             return response(200, as_json({**decision_json(decisions[0]), "settled": actual}))
 
-        return run()
+        return PendingResponse(run(), bytes, error_response)
 
     def explain(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Say which rules match a described request, with which keys and limits; take nothing."""
@@ -225,28 +235,22 @@ class Api:
     def ask(self, operation: str, plan: tuple[Check, ...], respond: Callable[[Any], bytes]) -> AnyResponse:
         """Ask the store, then turn its decisions into a response."""
         outcome = self.decider.ask(operation, plan)
-        if not hasattr(outcome, "__await__"):
-            return respond(outcome)
+        if hasattr(outcome, "__await__"):
+            return PendingResponse(outcome, respond, error_response)
+        return respond(outcome)
 
-        async def later() -> bytes:
-            return respond(await outcome)
 
-        return later()
+def one_response(call: Call, decision: Decision) -> bytes:
+    limit, remaining, delay = decision.limit, decision.remaining, decision.delay
+    return check_response(call.query, decision, limit, remaining, delay, decision.reason)
 
 
 async def resolved(outcome: Any) -> Any:
     return await outcome if hasattr(outcome, "__await__") else outcome
 
 
-async def caught(outcome: Awaitable[bytes]) -> bytes:
-    try:
-        return await outcome
-    except Exception as error:
-        return error_response(error)
-
-
 def error_response(error: Exception) -> bytes:
-    """A mistake of the caller, or a store that does not answer, as a response; every other error is raised again."""
+    """The response to a call that failed."""
     if isinstance(error, StoreUnavailable):
         fields = [(b"retry-after", b"1")]
         return problem(503, "The store does not answer, so this cannot be decided.", fields, type=REDUCED)
@@ -254,4 +258,4 @@ def error_response(error: Exception) -> bytes:
         return problem(409, str(error))
     if isinstance(error, InvalidInput):
         return problem(400, str(error))
-    raise error
+    return failure(error)

@@ -30,19 +30,18 @@ class Heads:
         self.cached.clear()
 
     def head(self, status: int, media: bytes) -> bytes:
-        head = self.cached.get((status, media))
-        if head is None:
-            head = b"HTTP/1.1 %d %b\r\ndate: %b\r\nserver: ratekeeper\r\n" % (
-                status,
-                REASONS.get(status, b"Refused"),
-                formatdate(usegmt=True).encode(),
-            )
-            if media:
-                head += b"content-type: " + media + b"\r\n"
-            if media != b"text/html; charset=utf-8":
-                head += b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
-            head += b"content-length: "
-            self.cached[status, media] = head
+        """Build a head, and cache it."""
+        head = b"HTTP/1.1 %d %b\r\ndate: %b\r\nserver: ratekeeper\r\n" % (
+            status,
+            REASONS.get(status, b"Refused"),
+            formatdate(usegmt=True).encode(),
+        )
+        if media:
+            head += b"content-type: " + media + b"\r\n"
+        if media != b"text/html; charset=utf-8":
+            head += b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
+        head += b"content-length: "
+        self.cached[status, media] = head
         return head
 
 
@@ -51,7 +50,7 @@ HEADS = Heads()
 
 def response(status: int, body: bytes, media: bytes = JSON, fields: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
     """A complete response."""
-    head = HEADS.head(status, media)
+    head = HEADS.cached.get((status, media)) or HEADS.head(status, media)
     if not fields:
         return b"%b%d\r\n\r\n%b" % (head, len(body), body)
     more = b"".join([b"%b: %b\r\n" % field for field in fields])

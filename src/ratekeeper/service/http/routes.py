@@ -18,12 +18,13 @@ from ratekeeper.service.http.response import TEXT, as_json, problem, response
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ratekeeper.service.connection import PendingResponse
     from ratekeeper.service.decider import Decider
     from ratekeeper.service.http.reservation_token import Seal
     from ratekeeper.service.http.server import Call, Stream
     from ratekeeper.service.worker_counters import WorkerCounters
 
-    AnyResponse = bytes | Awaitable[bytes] | Stream
+    AnyResponse = bytes | PendingResponse | Awaitable[bytes] | Stream
 
 LINES_PER_TURN = 200  # of metrics: about a millisecond
 
@@ -77,23 +78,12 @@ class HttpRoutes:
         """Whether to send traffic here: not while the service shuts down."""
         is_ready = self.decider.is_ready
         trouble = await self.decider.probe() if is_ready else "closing"
-        evicts = self.evicts() if not trouble else ""
-        body = {
-            "ready": is_ready,
-            "store": trouble or "answers",
-            "warnings": [*self.decider.policy.warnings, *([evicts] if evicts else [])],
-        }
+        warnings = list(self.decider.policy.warnings)
+        if not trouble and getattr(self.decider.policy.async_store, "evicts_keys", False):
+            warnings.append("the store evicts keys: exhausted limits can be forgotten")
+        body = {"ready": is_ready, "store": trouble or "answers", "warnings": warnings}
         # A store that does not answer must not take every instance out of service: on_store_error decides then.
         return response(200 if is_ready else 503, as_json(body) + b"\n")
-
-    def evicts(self) -> str:
-        """A warning if the store is a Redis that may evict our keys."""
-        settings = getattr(self.decider.policy.async_store, "settings", None)
-        if settings is None:
-            return ""
-        from ratekeeper.stores.redis.handshake import warned
-
-        return "the store evicts keys: exhausted limits can be forgotten" if settings.shown in warned else ""
 
     async def metrics(self, call: Call) -> bytes:
         lines = []

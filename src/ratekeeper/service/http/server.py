@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from ratekeeper.service.connection import ClientConnection, Listener, log
+from ratekeeper.service.connection import ClientConnection, Listener, PendingResponse, log
 from ratekeeper.service.http.response import HEADS, problem
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from ratekeeper.service.options import Bounds
 
-    AnyResponse: TypeAlias = "bytes | Awaitable[bytes] | Stream"
+    AnyResponse: TypeAlias = "bytes | PendingResponse | Awaitable[bytes] | Stream"
     Route = Callable[["Call"], AnyResponse]
     Head = tuple[str, str, str, list[tuple[bytes, bytes]], int]  # method, path, query, headers, length of the body
 
@@ -96,11 +97,22 @@ class HttpConnection(ClientConnection):
     def data_received(self, part: bytes) -> None:
         if self.is_ending:
             return
+        listener = self.listener
         if not self.is_receiving:
-            part = self.take_cached_heads(part)
-            if not part:
-                self.flush()
-                return
+            # Take the requests whose head, byte for byte, is in the cache; the rest must be parsed.
+            while (end := part.find(END)) > 0 and (head := listener.heads.get(part[:end])) is not None:
+                method, path, query, headers, length = head
+                end += 4
+                if len(part) < end + length:
+                    break
+                self.active_at = listener.loop.time()
+                call = Call(method, path, query, headers, part[end : end + length], self.peer)
+                self.take(call, not listener.is_draining)
+                part = part[end + length :]
+                if not part or self.is_ending:
+                    if self.ready or self.is_ending or len(self.queue) > listener.bounds.pipelined:
+                        self.flush()
+                    return
             self.received = part
         try:
             self.parser.feed_data(part)
@@ -114,24 +126,6 @@ class HttpConnection(ClientConnection):
                 self.refuse(400, "expected HTTP/1.1, got something else.")
         self.received = b""
         self.flush()
-
-    def take_cached_heads(self, part: bytes) -> bytes:
-        """Take the requests whose head, byte for byte, is in the cache; returns the rest, which must be parsed."""
-        listener = self.listener
-        while True:
-            end = part.find(END)
-            head = listener.heads.get(part[:end]) if end > 0 else None
-            if head is None:
-                return part
-            method, path, query, headers, length = head
-            end += 4
-            if len(part) < end + length:
-                return part
-            self.active_at = listener.loop.time()
-            self.take(Call(method, path, query, headers, part[end : end + length], self.peer), not listener.is_draining)
-            part = part[end + length :]
-            if not part or self.is_ending:
-                return b""
 
     # httptools calls these, in this order, for each request.
 
@@ -201,16 +195,18 @@ class HttpConnection(ClientConnection):
             try:
                 response = listener.route(call)
             except Exception as error:
-                response = failure(error, method, keep_alive)
+                response = failure(error)
         if response.__class__ is bytes:
-            self.respond(response if keep_alive and method != "HEAD" else adapted(response, method, keep_alive))
-        elif isinstance(response, Stream):
+            self.respond(response if keep_alive and method != "HEAD" else adapted(method, keep_alive, response))
+        elif response.__class__ is Stream:
             self.start_stream(response)
             return
         else:
-            self.respond_later(
-                adapted_later(response, method, keep_alive), lambda error: failure(error, method, keep_alive)
-            )
+            if response.__class__ is not PendingResponse:
+                response = PendingResponse(response, bytes, failure)
+            if not keep_alive or method == "HEAD":
+                response = PendingResponse(awaited(response), partial(adapted, method, keep_alive), failure)
+            self.respond_later(response)
         if not keep_alive:
             self.is_ending = True
 
@@ -281,16 +277,20 @@ class HttpListener(Listener):
         super().sweep()
 
 
-async def adapted_later(response: Awaitable[bytes], method: str, keep_alive: bool) -> bytes:
-    return adapted(await response, method, keep_alive)
+async def awaited(pending: PendingResponse) -> bytes:
+    try:
+        return pending.encode(await pending.awaitable)
+    except Exception as error:
+        return pending.on_error(error)
 
 
-def failure(error: Exception, method: str, keep_alive: bool) -> bytes:
+def failure(error: Exception) -> bytes:
+    """The response to a call that failed because of a mistake of ours, which the log explains."""
     log.error("http: a call failed", exc_info=error)
-    return adapted(problem(500, FAILED), method, keep_alive)
+    return problem(500, FAILED)
 
 
-def adapted(response: bytes, method: str, keep_alive: bool) -> bytes:
+def adapted(method: str, keep_alive: bool, response: bytes) -> bytes:
     """The response to this request: without a body for HEAD, with a ``connection: close`` if it is the last."""
     if method == "HEAD":
         response = response[: response.index(b"\r\n\r\n") + 4]

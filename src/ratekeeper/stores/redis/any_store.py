@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.stores.fallback import Fallback, NoFallback
+from ratekeeper.stores.redis.handshake import warned
 from ratekeeper.stores.redis.plans import PlanTranslator
 from ratekeeper.stores.redis.prefetch import can_prefetch, validate
 from ratekeeper.stores.redis.script import compose
@@ -45,6 +46,11 @@ class AnyRedisStore:
         make_fallback = Fallback if fallback else NoFallback
         settings = self.settings
         self.fallback = make_fallback(settings.on_store_error, settings.local_share, self.translator, self.clock)
+
+    @property
+    def evicts_keys(self) -> bool:
+        """Whether a server has said that it may evict keys, and so forget which clients are at their limit."""
+        return self.settings.shown in warned
 
     def run(self, flow: PlanFlow) -> Any:
         """Send what ``flow`` asks for; its answer, or something to await."""
