@@ -130,6 +130,10 @@ class Policy:
             self.opened_async_store = self._open(self.store_url, asynchronous=True)
         return self.opened_async_store
 
+    def selection(self, request: Request) -> Selection:
+        """The rules that ``request`` meets, on the store for event loops."""
+        return (self._async_program or self._rules_for_loops()).selection(request)
+
     def _rules_for_loops(self) -> CompiledRules:
         program = self._async_program
         if program is None:

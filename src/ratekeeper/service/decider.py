@@ -67,8 +67,8 @@ class Decider:
         """Decide a request by the rules."""
         policy = self.policy
         began = perf_counter_ns()
-        selection = (policy.async_program or policy.rules_for_loops()).selection(request)
-        outcome = policy.answer_by(selection, request)
+        selection = policy.selection(request)
+        outcome = selection.answer(request)
         if outcome.__class__ is not HttpVerdict:
             return self.check_later(selection, outcome, began)  # type: ignore[arg-type]
         self.note(selection, outcome, perf_counter_ns() - began)
