@@ -27,7 +27,10 @@ def test_a_response_has_a_length_a_date_and_its_own_fields():
 
 def test_heads_are_built_once_a_second():
     HEADS.tick()
-    assert HEADS.head(200, TEXT) is HEADS.head(200, TEXT)
+    response(200, b"", TEXT)
+    head = HEADS.cached[200, TEXT]
+    response(200, b"other", TEXT)
+    assert HEADS.cached[200, TEXT] is head
     HEADS.tick()
     assert HEADS.cached == {}
 
