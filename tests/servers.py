@@ -1,4 +1,4 @@
-"""Real servers for tests, on free ports of the loopback: started when first asked for, ended with the session."""
+"""Real servers on free ports of the loopback: started when a test first needs one, ended with the session."""
 
 import contextlib
 import random
@@ -13,23 +13,22 @@ from pathlib import Path
 
 import pytest
 
-# A run that is killed must leave no server behind: where there is setpriv, the kernel ends them with the thread, ours,
-# that started them.
-WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
-FIRST_GIVEN = 32_768  # ports from here on are the system's to give: see ip_local_port_range
+# A run that is killed must leave no server behind.  Where there is setpriv, the kernel ends a server together with the
+# thread that started it.
+END_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+FIRST_EPHEMERAL = 32_768  # from here on the system gives ports to clients: see ip_local_port_range
 READY = re.compile(rb"[Rr]eady to accept connections|Sentinel ID is")  # what servers and sentinels log
-PLACES = f"{Path(sys.prefix, 'bin')}:/usr/local/bin:/usr/bin:/bin"
+SEARCH_PATH = f"{Path(sys.prefix, 'bin')}:/usr/local/bin:/usr/bin:/bin"
 
 
 def free_port():
-    """A port where nobody listens, also not in a moment.
+    """A port where nobody listens, and that no client is given until our server binds it.
 
-    It is none of those that the system gives to whoever asks for any, which every client does that connects, so nobody
-    else has it by the time that our server binds it, or binds it again.  Nor is the one that is 10000 above it, where
-    the server of a cluster has its bus.
+    The port 10,000 above it is free too: there a server of a cluster has its bus.
     """
     while True:
-        port = random.SystemRandom().randrange(10_000, FIRST_GIVEN - 10_000)  # each worker of a run seeds random alike
+        # Not random.randrange: pytest-randomly seeds it alike in all workers.
+        port = random.SystemRandom().randrange(10_000, FIRST_EPHEMERAL - 10_000)
         with contextlib.suppress(OSError), socket.socket() as probe, socket.socket() as bus:
             probe.bind(("127.0.0.1", port))
             bus.bind(("127.0.0.1", port + 10_000))
@@ -37,18 +36,18 @@ def free_port():
 
 
 @contextlib.contextmanager
-def nobody():
-    """A port where nobody listens for as long as the block lasts: it is taken, by one who does not."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+def closed_port():
+    """A port that refuses connections for as long as the block lasts: it is bound, but not listened on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 class Server:
-    """One redis-server or valkey-server process; ``options`` are those of its command line, without the dashes."""
+    """One redis-server or valkey-server process.  ``options`` are those of its command line, without the dashes."""
 
     def __init__(self, name="redis-server", port=None, **options):
-        self.binary = shutil.which(name, path=PLACES)
+        self.binary = shutil.which(name, path=SEARCH_PATH)
         if self.binary is None:
             pytest.skip(f"no {name} here")
         self.folder = tempfile.mkdtemp(prefix="ratekeeper-")
@@ -59,7 +58,7 @@ class Server:
         except OSError:
             if port:
                 raise
-            self.port = free_port()  # somebody was quicker
+            self.port = free_port()  # another process was quicker
             self.start()
 
     @property
@@ -73,8 +72,8 @@ class Server:
         self.run(words)
 
     def run(self, words):
-        """Start the process; return once it says that it listens.  A server does not mind that nobody reads on."""
-        self.process = subprocess.Popen([*WITH_US, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        """Start the process, and return once it logs that it listens.  It ignores that its log is not read further."""
+        self.process = subprocess.Popen([*END_WITH_PARENT, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         with self.process.stdout as lines:
             if not any(READY.search(line) for line in lines):
                 raise OSError(f"{self.binary} ended with {self.process.wait()} on port {self.port}")
@@ -94,7 +93,7 @@ class Server:
 
 
 class Cluster:
-    """Three masters with a third of the slots each; who is silent for ``patience`` milliseconds is taken for dead."""
+    """Three masters with a third of the slots each.  A master that is silent for ``patience`` milliseconds is dead."""
 
     SHARES = ((0, 5460), (5461, 10922), (10923, 16383))
 
@@ -110,8 +109,8 @@ class Cluster:
         for client in clients:
             while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
                 assert time.monotonic() < until, "the cluster does not come together"
-                client.execute_command("WAIT", 1, 20)  # for a replica that is not there, 20 ms: asking is work too
-        for client in clients:  # it comes together sooner with less patience; then a busy machine is no failure
+                client.execute_command("WAIT", 1, 20)  # 20 ms, for a replica that does not exist
+        for client in clients:  # a short timeout forms the cluster sooner; a long one then forgives a busy machine
             client.config_set("cluster-node-timeout", patience)
 
     @property
@@ -130,7 +129,7 @@ class Cluster:
 
 
 class Sentinel(Server):
-    """A sentinel that watches one master under the name ``main``, and calls it down after ``patience`` milliseconds."""
+    """A sentinel that watches one master, ``main``, and takes it for dead after ``patience`` milliseconds."""
 
     def __init__(self, master, patience=60_000):
         self.master, self.patience = master, patience

@@ -5,8 +5,9 @@ import pickle
 
 import pytest
 
-from ratekeeper import Decision, Limit, Verdict
+from ratekeeper import Decision, Limit, Limiter, Verdict
 from ratekeeper.check import Check
+from ratekeeper.decision import decision_json
 from ratekeeper.limit import UNLIMITED, LimitSet
 
 YES = Decision(True, 10, 4, 0.0, 6.0, delay=0.5)
@@ -65,3 +66,12 @@ def test_decisions_are_equal_by_their_answers_only():
     assert YES != (True, 10)
     assert len({YES, Decision(True, 10, 4, 0.0, 6.0, delay=0.5)}) == 1
     assert YES.parts() == (YES,)
+
+
+def test_a_decision_as_json_names_no_host():
+    assert decision_json(YES) == {
+        "allowed": True, "limit": 10, "remaining": 4, "retry_after": 0.0, "reset_after": 6.0, "delay": 0.5,
+    }  # fmt: skip
+    local = Limiter("10/minute", store="redis://127.0.0.1:1").check("k")  # nobody listens there
+    assert local.reason.startswith("local: could not be reached")
+    assert decision_json(local)["reason"] == "local"

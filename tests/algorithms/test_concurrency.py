@@ -7,11 +7,12 @@ import uuid
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limit, Limiter, LimitExceeded, MemoryStore
+from ratekeeper import AsyncLimiter, Limit, Limiter, LimitExceeded
 from ratekeeper.check import Check
 from ratekeeper.errors import AlreadySettled, InvalidInput, InvalidLimit
 from ratekeeper.limit import parse_limits
 from ratekeeper.stores import open_store
+from ratekeeper.stores.memory import MemoryStore  # in Python, also where there is a C one
 from ratekeeper.stores.shared import SharedStore, remove
 from ratekeeper.testing import FakeClock
 from tests import tier

@@ -12,12 +12,12 @@ from ratekeeper.outbound.aiohttp import PacedMiddleware
 from ratekeeper.outbound.httpx import PacedTransport
 from ratekeeper.outbound.requests import PacedAdapter
 from ratekeeper.testing import FakeClock
-from tests.servers import nobody
+from tests.servers import closed_port
 
 
 @pytest.fixture
 def nowhere():
-    with nobody() as port:
+    with closed_port() as port:
         yield f"http://127.0.0.1:{port}"
 
 

@@ -16,7 +16,7 @@ from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests import tier
 from tests.outbound.provider import STEADY, URL, Server, client
-from tests.servers import nobody
+from tests.servers import closed_port
 
 fields = st.sampled_from(["Retry-After", "RateLimit", "X-RateLimit-Reset", "X-RateLimit-Remaining", "Date"])
 
@@ -242,7 +242,7 @@ def test_priorities_go_first():
 def test_without_its_store_a_client_paces_by_itself():
     clock = FakeClock()
     server = Server(clock, (200, {}), (200, {}), (429, {"retry-after": "5"}))
-    with nobody() as port:
+    with closed_port() as port:
         store = RedisStore(f"redis://127.0.0.1:{port}", clock=clock, local_share=1.0)
         transport = PacedTransport(httpx.MockTransport(server), limit="2/second", store=store, retry=STEADY)
         with httpx.Client(transport=transport) as session:

@@ -17,8 +17,8 @@ from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
 from ratekeeper.check import Check
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.store import RedisStore
+from tests.real.faulty_proxy import FaultyProxy
 from tests.real.load import Load
-from tests.real.proxy import Proxy
 from tests.servers import Server
 
 pytestmark = pytest.mark.real
@@ -109,7 +109,7 @@ def server():
 
 @pytest.fixture
 def proxy(server):
-    proxy = Proxy(server.port)
+    proxy = FaultyProxy(server.port)
     yield proxy
     proxy.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.proxies import DEPLOY, RULES, application, binary, call, filled, free_port, started
-from tests.servers import nobody
+from tests.servers import closed_port
 from tests.service.running import ANY, running
 
 pytestmark = pytest.mark.real
@@ -116,7 +116,7 @@ def test_nginx(tmp_path, pattern, service, app):
 
 
 def test_nginx_lets_requests_pass_when_nobody_answers(tmp_path, app):
-    with nobody() as service, nginx(tmp_path, "deny-429", service, app) as port:
+    with closed_port() as service, nginx(tmp_path, "deny-429", service, app) as port:
         assert call(port, "GET", "/read")[0] == 200
 
 

@@ -288,7 +288,9 @@ def test_plans_that_travel_together_are_decided_one_after_the_other(redis_server
     chance = random.Random(seed)
     texts = ["9/minute", "20/minute fixed_window", ["40/minute sliding_window", "60/hour token_bucket"]]
     rows = tuple((f"s{number}", parse_limits(text), number + 1, None) for number, text in enumerate(texts))
-    asked = Asked("tasks", redis_server.url + "?deny_cache=off", clock=clock, prefix=f"prepared{next(prefixes)}")
+    asked = Asked(
+        "tasks", redis_server.url + "?deny_cache=off&deadline=10", clock=clock, prefix=f"prepared{next(prefixes)}"
+    )
     plan, model = asked.store.prepare(rows), MemoryStore(clock=clock).prepare(rows)
     client = redis_server.client()
     for _ in range(20):

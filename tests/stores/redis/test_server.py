@@ -17,7 +17,7 @@ from ratekeeper.limit import parse_limits
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import walk_limits
-from tests.servers import WITH_US, Server
+from tests.servers import END_WITH_PARENT, Server
 from tests.stores.redis.test_store import ENDLESS
 
 prefixes = itertools.count()
@@ -183,7 +183,7 @@ def test_an_idle_connection_is_used_again_and_a_closed_one_replaced(redis_server
     assert link.connection is not before
 
 
-@pytest.mark.skipif(not WITH_US, reason="there is no setpriv here")
+@pytest.mark.skipif(not END_WITH_PARENT, reason="there is no setpriv here")
 def test_a_run_that_is_killed_leaves_no_server_behind():
     code = "from tests.servers import Server; one = Server(); print(one.process.pid, one.folder, flush=True); input()"
     root = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ import socket
 import threading
 
 
-class Proxy:
+class FaultyProxy:
     """Forwards between its own port and ``port``.
 
     ``deaf`` swallows everything, as a network that drops packets does.  ``lose`` is how many more connections lose
