@@ -96,3 +96,21 @@ def test_a_request_is_read_from_its_environ():
     request = request_of(environ)
     assert (request.method, request.path, request.peer, request.query) == ("POST", "/app/café", None, b"a=b")
     assert (request.length, request.value(b"x-api-key"), request.host) == (12, "k", "example.com")
+
+
+def test_header_fields_are_found_in_the_environ_as_they_are_listed():
+    environ = {
+        "REQUEST_METHOD": "POST", "PATH_INFO": "/x", "CONTENT_LENGTH": "7", "HTTP_X_NAME": " café ", "HTTP_HOST": "h",
+        "HTTP_EMPTY": "",
+    }  # fmt: skip
+    request = request_of(environ)
+    assert dict(request.headers) == {
+        b"content-length": b"7", b"x-name": " café ".encode("latin-1"), b"host": b"h", b"empty": b"",
+    }  # fmt: skip
+    for name, value in request.headers:
+        assert request.values(name) == [value.decode("latin-1")]
+        assert request.value(name) == (value.decode("latin-1").strip() or None)
+    assert request.values(b"x_name") == request.values(b"missing") == []
+    assert request.value(b"x_name") is None
+    assert (request.length, request.host) == (7, "h")
+    assert request_of({**environ, "CONTENT_LENGTH": ""}).values(b"content-length") == []

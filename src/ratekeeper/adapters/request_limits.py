@@ -7,6 +7,7 @@ verdicts took.
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ratekeeper.flow.heartbeat import Heartbeat
@@ -132,12 +133,23 @@ class RequestLimits:
         """The header fields of the response as text; names in lower case."""
         if self.verdict is None:
             return []
-        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.verdict.headers]
+        return [(text_of_name(name), value.decode("latin-1")) for name, value in self.verdict.headers]
 
     @property
     def added_headers(self) -> list[tuple[str, str]]:
         """``headers`` without the type of the body, for a response that has one of its own."""
-        return [field for field in self.headers if field[0] != "content-type"]
+        if self.verdict is None:
+            return []
+        return [
+            (text_of_name(name), value.decode("latin-1"))
+            for name, value in self.verdict.headers
+            if name != b"content-type"
+        ]
+
+
+@lru_cache(maxsize=64)
+def text_of_name(name: bytes) -> str:
+    return name.decode("latin-1")
 
 
 class RequestLease:

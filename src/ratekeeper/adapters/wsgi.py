@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import policy_of
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
-from ratekeeper.identity.request import new_request
+from ratekeeper.identity.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from ratekeeper.http.verdict import HttpVerdict
-    from ratekeeper.identity.request import Request
     from ratekeeper.rules.policy import Policy
 
     Environ = dict[str, Any]
@@ -93,24 +92,53 @@ def refuse(
     return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
 
+class WsgiRequest(Request):
+    """A request that looks its header fields up in the environ, instead of copying all of them first."""
+
+    __slots__ = ("_environ",)
+    _environ: Environ
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override]
+        """All header fields, with names in lower case."""
+        environ = self._environ
+        fields = [(key[5:].replace("_", "-").lower(), text) for key, text in environ.items() if key[:5] == "HTTP_"]
+        if environ.get("CONTENT_LENGTH"):
+            fields.append(("content-length", environ["CONTENT_LENGTH"]))
+        return [(octets(name), octets(text)) for name, text in fields]
+
+    def values(self, name: bytes) -> list[str]:
+        text = self._environ.get(environ_key(name))
+        if text is None or (not text and name == b"content-length"):  # a server may set that to nothing
+            return []
+        return [octets(text).decode("latin-1")]
+
+    def value(self, name: bytes) -> str | None:
+        text = self._environ.get(environ_key(name))
+        return octets(text).decode("latin-1").strip() or None if text else None
+
+
 def request_of(environ: Environ) -> Request:
     """Translate the environ; the path is the full one, wherever the application is mounted."""
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    headers = [(name_of(name), octets(value)) for name, value in environ.items() if name[:5] == "HTTP_"]
-    if environ.get("CONTENT_LENGTH"):
-        headers.append((b"content-length", octets(environ["CONTENT_LENGTH"])))
-    return new_request(
-        environ["REQUEST_METHOD"],
-        octets(path).decode("utf-8", "replace") or "/",
-        environ.get("REMOTE_ADDR") or None,
-        headers,
-        octets(environ.get("QUERY_STRING", "")),
-    )
+    request = WsgiRequest.__new__(WsgiRequest)
+    request._environ = environ
+    request.method = environ["REQUEST_METHOD"]
+    request.path = (path if path.isascii() else octets(path).decode("utf-8", "replace")) or "/"
+    request.peer = environ.get("REMOTE_ADDR") or None
+    request._host = request.route = request.size = request.facts = None
+    request.query = environ.get("QUERY_STRING", "").encode("latin-1", "replace")
+    request.decoded = True
+    return request
 
 
 @lru_cache(maxsize=512)
-def name_of(key: str) -> bytes:
-    return octets(key[5:].replace("_", "-").lower())
+def environ_key(name: bytes) -> str:
+    """The key of a header in an environ; of a name with an underscore none, as its dashed form has the same key."""
+    if b"_" in name:
+        return ""
+    key = name.decode("latin-1").upper().replace("-", "_")
+    return key if key == "CONTENT_LENGTH" else f"HTTP_{key}"
 
 
 def octets(text: str) -> bytes:
