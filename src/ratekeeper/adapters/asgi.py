@@ -64,12 +64,9 @@ class RateLimitMiddleware:
         policy = self.policy
         if policy.asks_route:
             request.route = route_of(scope, self._app)
-        if not policy.blocking:
-            verdict: Any = policy.check(request)
-        else:
-            verdict = policy.answer(request)
-            if verdict.__class__ is not HttpVerdict:  # an awaitable: the store must be asked
-                verdict = await verdict
+        verdict: Any = policy.answer(request)
+        if verdict.__class__ is not HttpVerdict:  # an awaitable: the store must be asked
+            verdict = await verdict
         limits = limits_in_front(scope, policy) if POLICY in scope else None
         if not verdict.allowed:
             if limits is not None:

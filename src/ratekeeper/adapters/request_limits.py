@@ -70,7 +70,9 @@ class RequestLimits:
 
     async def acheck(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
         """``check`` for an event loop; if the client has left, raise CancelledError."""
-        verdict = await policy.acheck(request) if policy.blocking else policy.check(request)
+        verdict: Any = policy.answer(request)
+        if verdict.__class__ is not HttpVerdict:  # an awaitable: the store must be asked
+            verdict = await verdict
         if not verdict.allowed:
             await self.agive_back()
             self.refuse(verdict)

@@ -66,7 +66,6 @@ class Policy:
         self.program = program
         # For event loops: the same, unless the store lives elsewhere; then compiled when a loop first asks.
         self._async_program: CompiledRules | None = program if program.answers_at_once else None
-        self.blocking = not program.answers_at_once
         self.asks_route = self.asks("route")  # whether the framework's template of the route must be found
         self.delays = program.delays  # whether an admitted request may have to wait for its turn
         self.leases = program.leases  # whether an admitted request may hold leases, which end with its response
