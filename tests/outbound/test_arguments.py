@@ -18,7 +18,7 @@ NO_PERIOD = (
     "limit '5': expected '/' or 'per' after the count, got nothing. "
     "Write for example '100/minute' or '5 per 10 seconds'."
 )
-NO_LIMIT = "limits: expected a limit or a list of them, got 5."
+NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
 
 
 @pytest.mark.parametrize("kind", [PacedTransport, AsyncPacedTransport, PacedAdapter])

@@ -10,6 +10,7 @@ from ratekeeper.keys import encode
 from ratekeeper.limit import empty_state, parse_limits
 from ratekeeper.stores.redis import refusal as refusals
 from ratekeeper.testing.contract import walk_limits
+from tests import tier
 
 KEYS = ["k", "ключ", "\ud800", "k" * 300, b"k", bytes(300), ("k", 1), (("k",), b"k"), bytearray(b"k")]
 PURE = (refusals.Refusal, refusals.Recall)
@@ -59,7 +60,7 @@ def test_both_find_the_same_on_a_random_walk():
         for (_, recall), by_key in zip((PURE, (native.core.Refusal, native.core.Recall)), walked, strict=True)
     ]
     found = {True: 0, False: 0}
-    for _ in range(20_000):
+    for _ in range(tier.steps(20_000)):
         act, key = chance.randrange(10), chance.choice(KEYS)
         if act == 0:
             limit, cost, partial = chance.choice(limits), chance.randrange(1, 4), chance.random() < 0.3
@@ -78,7 +79,7 @@ def test_both_find_the_same_on_a_random_walk():
             assert [hits[which].__self__.known(encode(key), cost) for hits in looks] == [pure, core]
             assert (pure is None) == (not holds(walked[1].get(encode(key)), limits[which], cost, clock.now))
             found[pure is not None] += 1
-    assert min(found.values()) > 300
+    assert min(found.values()) > tier.steps(300, 30)
 
 
 def test_a_key_or_cost_that_is_none_is_an_error_once_there_is_something_to_find(kinds):

@@ -47,7 +47,7 @@ def test_several_nodes_together_keep_the_limit_exactly(redis_server, clock, text
     limit = Limit.parse(text)
     nodes = [Limiter(limit, store=store, name="hot", lease=lease) for store in stores]
     admitted = []
-    for _ in range(1500):
+    for _ in range(tier.steps(1500, 600)):
         clock.move_to(clock.micros + chance.choice([0, 0, 100, 1_000, chance.randrange(20_000), 300_000 // 3]))
         cost = chance.choice([1, 1, 1, 2, 5])
         if chance.choice(nodes).check("k", cost=cost):

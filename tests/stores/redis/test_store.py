@@ -12,6 +12,7 @@ from ratekeeper.stores.redis import connection as link
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import StoreContract, TimedStoreContract
+from tests import tier
 from tests.stores.prepared import ThroughPrepared, ThroughTables
 
 prefixes = itertools.count()
@@ -85,8 +86,8 @@ class TestTimedRedisStore(OnServer, TimedStoreContract):
     def test_long_logs_walk_like_short_ones(self):
         for seed, text in enumerate(["129/second", "300 per 7 seconds", "1000/minute"]):
             limit = Limit.parse(text, "sliding_log")
-            self.walk(limit, seed, steps=600)
-            self.walk(parse_limits([limit, "20/second", "9/second sliding_log"]), 100 + seed, steps=60)
+            self.walk(limit, seed, steps=tier.steps(600, 200))
+            self.walk(parse_limits([limit, "20/second", "9/second sliding_log"]), 100 + seed, steps=tier.steps(60, 20))
 
 
 class TestAsyncRedisStore(OnServer, TimedStoreContract):
