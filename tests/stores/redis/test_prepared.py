@@ -293,6 +293,7 @@ def test_plans_that_travel_together_are_decided_one_after_the_other(redis_server
     )
     plan, model = asked.store.prepare(rows), MemoryStore(clock=clock).prepare(rows)
     client = redis_server.client()
+    asked.do(plan.check, ("warm", "warm", "warm"))  # a new server has to be sent the script first
     for _ in range(20):
         clock.advance(chance.choice([0.0, 0.5, 7.0, 61.0]))
         batch = [tuple([f"k{chance.randrange(size)}" for size in (9, 3, 1)]) for _ in range(chance.randrange(2, 60))]
