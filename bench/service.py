@@ -216,8 +216,10 @@ def http_listener(server: Server, dead: Server) -> None:
     }))  # fmt: skip
 
 
-def grpc_load(port: int, method: str, payload: bytes, seconds: float, gap: float = 0.0) -> tuple[int, list[float]]:
-    """Answers, and how long each took; with a ``gap`` a call begins so often, whatever comes back."""
+def grpc_load(
+    port: int, method: str, payload: bytes, seconds: float, gap: float = 0.0, callers: int = CLIENTS
+) -> tuple[int, list[float]]:
+    """How many answers came, and how long each took; with a ``gap``, calls begin at that interval."""
     import grpc
 
     async def run() -> tuple[int, list[float]]:
@@ -238,7 +240,7 @@ def grpc_load(port: int, method: str, payload: bytes, seconds: float, gap: float
                 times.append(time.perf_counter() - began)
 
             if not gap:
-                await asyncio.gather(*[client() for _ in range(CLIENTS)])
+                await asyncio.gather(*[client() for _ in range(callers)])
             else:
                 tasks, due = [], time.perf_counter()
                 while due < until:
@@ -365,12 +367,14 @@ def fleet(memory: Server) -> None:
             lambda server, seconds: http_load(server.http, checks, seconds, FLEET_CLIENTS, AHEAD),
         f"CL.THROTTLE, {FLEET_CLIENTS} connections": partial(throttle_load, FLEET_CLIENTS, 1),
         f"CL.THROTTLE, {FLEET_CLIENTS} connections, {AHEAD} pipelined": partial(throttle_load, FLEET_CLIENTS, AHEAD),
-        f"Envoy RLS, {CLIENTS} callers": lambda server, seconds: grpc_load(server.grpc, method, raw, seconds)[0],
+        f"Envoy RLS, {FLEET_CLIENTS} callers":
+            lambda server, seconds: grpc_load(server.grpc, method, raw, seconds, callers=FLEET_CLIENTS)[0],
     }  # fmt: skip
     with redis_server() as url:
         live = Server(url)
         try:
             rows = []
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
             for name, load in loads.items():
                 best = rounds({
                     which: (server, partial(load, server)) for which, server in (("memory", memory), ("live", live))
@@ -381,7 +385,7 @@ def fleet(memory: Server) -> None:
         finally:
             live.close()
     heads = ["", "memory, calls/s", "live Redis", "ratio", "memory, server µs", "live Redis", "ratio"]
-    table("The service on a live Redis, beside memory; Redis shares the loader's core", heads, rows)
+    table("The service on a live Redis, beside memory; Redis shares the two cores with loader and server", heads, rows)
 
 
 def throttle_load(clients: int, ahead: int, server: Server, seconds: float) -> int:
@@ -405,7 +409,7 @@ def main() -> None:
             grpc_listener(server, dead)
             os.sched_setaffinity(0, before)
             resp_listener(server, dead)
-            os.sched_setaffinity(0, {min(before)})
+        os.sched_setaffinity(0, before)  # Redis takes the core that is free
         fleet(server)
     finally:
         os.sched_setaffinity(0, before)
