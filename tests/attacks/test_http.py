@@ -208,7 +208,7 @@ def test_24_no_secret_is_kept_shown_or_logged(caplog):
     request = Request("GET", f"/?key={secret}", HERE, headers)
     verdicts = [policy.check(request), policy.check(request)]
     shown = repr(
-        [policy.store.shelves, events, [(v.headers, v.body, repr(v)) for v in verdicts], str(policy.explain(request))]
+        [policy.store.states_by_layout, events, [(v.headers, v.body, repr(v)) for v in verdicts], str(policy.explain(request))]
     )
     assert secret not in shown.replace(f"/?key={secret}", "")
     assert secret not in repr(request)
