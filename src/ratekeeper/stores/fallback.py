@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.layout import RecordLayout
     from ratekeeper.stores.redis.plans import PlanTranslator
 
-SHARE = 0.5  # of each limit, by default: two instances together then keep it
 MOST_SHARES = 1024
 MOST_WARM = 20_000  # keys of one table: as many as its layout remembers
 DENIED_FOR = SECOND  # microseconds: the retry_after of ``deny``
@@ -45,9 +44,9 @@ class ReducedLimit(Limit):
 class Fallback:
     """Answers for one store, made in this process."""
 
-    def __init__(self, mode: str, share: float | None, translator: PlanTranslator, clock: Clock) -> None:
+    def __init__(self, mode: str, share: float, translator: PlanTranslator, clock: Clock) -> None:
         self.mode = mode
-        self.share = SHARE if share is None else share
+        self.share = share
         self.translator = translator
         self.clock = clock
         self.local = memory_store(clock)

@@ -7,6 +7,7 @@ from ratekeeper.errors import InvalidStore, shown
 MAX_KEYS = 1_000_000
 MOST_TABLES = 1024
 MODES = ("local", "allow", "deny")  # of the fallback of a store
+LOCAL_SHARE = 0.5  # of each limit, that the fallback admits in one process: two processes together then keep the limit
 
 
 def whole_max_keys(max_keys: object, place: str) -> int:

@@ -253,7 +253,7 @@ class AsyncRedisServer:
     def down(self, why: str) -> None:
         """Open the breaker and fail all requests under way.  Those that were sent may have been charged."""
         if self.breaker.trip(self.loop.time(), why):
-            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+            log.warning("%s: %s. Using %s until it recovers", self.name, why, self.settings.fallback)
         self.drop(why)
 
     def drop(self, why: str) -> None:

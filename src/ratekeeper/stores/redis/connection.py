@@ -334,7 +334,7 @@ class RedisServer:
         with self.lock:  # of threads that fail together only one logs it
             changed = self.breaker.trip(monotonic(), why)
         if changed and not self.is_closed:
-            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+            log.warning("%s: %s. Using %s until it recovers", self.name, why, self.settings.fallback)
 
     def leave(self, connection: RedisConnection, why: str) -> None:
         """Close a connection and open the breaker.  Only the first of the threads that share it opens the breaker."""

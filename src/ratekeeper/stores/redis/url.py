@@ -13,7 +13,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
-from ratekeeper.stores.options import expect_options
+from ratekeeper.stores.options import LOCAL_SHARE, expect_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class RedisSettings:
         self.secret: str = given.get("secret", "")
         self.deadline: float = given.get("deadline", 0.05)
         self.on_store_error: str = given.get("on_store_error", "local")
-        self.local_share: float | None = given.get("local_share")
+        self.local_share: float = given.get("local_share", LOCAL_SHARE)
         self.deny_cache: bool = given.get("deny_cache", True)
         self.lease: str | int | None = given.get("lease")
         self.sentinel_username: str = given.get("sentinel_username", "")
@@ -147,6 +147,12 @@ class RedisSettings:
                 f"{place}: expected a prefix without {{}}, got {shown(self.prefix)}. "
                 "An empty tag spreads the keys of one caller over several slots."
             )
+
+    @property
+    def fallback(self) -> str:
+        """What is used while the store cannot be asked, as the log shows it."""
+        share = f" ({self.local_share * 100:g} % of each limit, per process)" if self.on_store_error == "local" else ""
+        return f"on_store_error={self.on_store_error}{share}"
 
     def session(self, address: Address) -> TlsSession | None:
         """A new TLS session with the server at ``address``; None: what is sent there is plain."""
