@@ -133,7 +133,7 @@ def test_a_server_that_says_no(server, word, kind, caplog):
         with contextlib.closing(Limiter(LIMIT, store=server.url, name="load", deadline=10)) as limiter:
             assert there <= LIMIT.count - limiter.peek("k").remaining <= there + doubtful
     lines = [record.getMessage() for record in caplog.records if record.name == "ratekeeper.store"]
-    lost = [line for line in lines if line.endswith("Until it is back, on_store_error decides")]
+    lost = [line for line in lines if "Using on_store_error=" in line and line.endswith(" until it recovers")]
     back = [line for line in lines if line.endswith("answers again")]
     assert len(lost) == len(back) <= 3
     if word in ("OOM", "MISCONF"):  # a refusal of what writes is no outage

@@ -157,7 +157,7 @@ def test_an_outage_is_a_mode(server, proxy, fault, kind, mode, caplog):
         assert there <= used <= there + in_doubt
     # Few lines in the log: one for each change of state.
     told = [record.getMessage() for record in caplog.records if record.name == "ratekeeper.store"]
-    lost = [line for line in told if line.endswith("Until it is back, on_store_error decides")]
+    lost = [line for line in told if "Using on_store_error=" in line and line.endswith(" until it recovers")]
     back = [line for line in told if line.endswith("answers again")]
     assert len(lost) == len(back) <= 3
 

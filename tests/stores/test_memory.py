@@ -102,7 +102,7 @@ def test_the_table_is_consistent_whatever_is_done_to_it():
             clock.advance(chance.random())
         plan = tuple(limiter._plan(f"k{chance.randrange(60)}", 1) for _ in range(3))
         store.check(plan)
-        for states, keys in store.shelves.values():
+        for states, keys in store.states_by_layout.values():
             assert len(states) == len(keys) <= 20
             assert set(states) == set(keys)
 
@@ -112,7 +112,7 @@ def test_limits_made_up_at_run_time_do_not_pile_up():
     for number in range(1, 2 * MOST_TABLES):
         Limiter(f"{number}/second fixed_window", store=store, name="one").check("k")
     assert len(store.tables) <= MOST_TABLES
-    assert len(store.shelves) == 1
+    assert len(store.states_by_layout) == 1
 
 
 FORK = """

@@ -1,4 +1,4 @@
-/* Line: what threads ask of one connection, gathered and sent with the interpreter let go of once for each. */
+/* Line: the calls of threads on one connection, sent in batches.  Each call releases the interpreter once. */
 #include "core.h"
 
 #include <unistd.h>
@@ -14,13 +14,13 @@ typedef struct {
     pid_t pid;
 } LineObject;
 
-/* The thread that makes a call: what it needs to call Python while it leads, and an exception that it met there. */
+/* The thread that makes a call: its state, to call Python while it leads, and an exception that was raised there. */
 typedef struct {
     PyThreadState *thread;
     PyObject *type, *value, *traceback;
 } Owner;
 
-/* Convert, by a function in Python from bytes to bytes. */
+/* Convert by a Python function from bytes to bytes. */
 static int put_converted(void *caller, void *function, const char *bytes, size_t size, Buffer *into) {
     Owner *owner = caller;
     int why = 0;
@@ -35,7 +35,7 @@ static int put_converted(void *caller, void *function, const char *bytes, size_t
         why = put(into, PyBytes_AsString(made), (size_t)PyBytes_Size(made)) ? 0 : ENOMEM;
     } else {
         why = ECONNRESET;
-        if (PyErr_ExceptionMatches(PyExc_OSError)) /* the session is over, or was never good */
+        if (PyErr_ExceptionMatches(PyExc_OSError)) /* of TLS: the connection is of no use any more */
             PyErr_Clear();
         else
             PyErr_Fetch(&owner->type, &owner->value, &owner->traceback);
@@ -95,7 +95,7 @@ static void line_free(LineObject *self) {
     Py_DECREF(type);
 }
 
-/* What the caller is told; frees the call unless it belongs to the line. */
+/* The result for the caller; frees the call, unless the line owns it. */
 static PyObject *told(Line *line, Call *call, Outcome outcome) {
     PyObject *found = NULL;
     if (outcome == LATE) {
@@ -149,7 +149,7 @@ static PyObject *ask(LineObject *self, const Call *wanted, double seconds) {
         PyErr_Restore(owner.type, owner.value, owner.traceback);
         return NULL;
     }
-    if (is_interrupted) { /* the handler of a signal raised */
+    if (is_interrupted) { /* a signal handler raised */
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         Py_BEGIN_ALLOW_THREADS
@@ -191,7 +191,7 @@ static PyObject *line_exchange(LineObject *self, PyObject *args) {
     return ask(self, &call, seconds);
 }
 
-/* A child process has its own copy of the socket, and must not end its parent's conversation. */
+/* A child process has a copy of the socket, and must not shut down its parent's connection. */
 static PyObject *line_close(LineObject *self, PyObject *unused) {
     Line *line = &self->line;
     if (getpid() != self->pid) {
@@ -205,7 +205,7 @@ static PyObject *line_close(LineObject *self, PyObject *unused) {
     if (!line->error)
         line->error = EBADF;
     pthread_mutex_unlock(&line->lock);
-    shutdown(line->fd, SHUT_RDWR); /* whoever leads hears of it; the number stays taken until nobody is here */
+    shutdown(line->fd, SHUT_RDWR); /* wakes the leader; the file stays open as long as a thread may use it */
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -223,21 +223,22 @@ static PyObject *line_most(LineObject *self, void *unused) { return PyLong_FromL
 
 static PyGetSetDef line_fields[] = {
     {"most", (getter)line_most, NULL, "How many requests one command has at most.", NULL},
-    {"waiting", (getter)line_waiting, NULL, "How many are in line: they were not sent yet.", NULL},
+    {"waiting", (getter)line_waiting, NULL, "How many calls are queued and not sent yet.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef line_methods[] = {
     {"ask", (PyCFunction)line_ask, METH_VARARGS,
-     "ask($self, keys, keys_count, words, words_count, seconds, /)\n--\n\nThe script's answer to one plan, together "
-     "with those of other threads; no words are counted for a check of one subject.  Text is an error, a tuple what "
-     "nobody expects, and None says that it was not sent."},
+     "ask($self, keys, keys_count, words, words_count, seconds, /)\n--\n\nThe script's reply to one plan, batched "
+     "with those of other threads.  words_count is 0 for a check of one subject.  Text is an error reply, an empty "
+     "tuple any other reply, and None says that the plan was not sent."},
     {"exchange", (PyCFunction)line_exchange, METH_VARARGS,
-     "exchange($self, payload, replies, seconds, /)\n--\n\nSend all of a payload; its replies as they came, or None."},
-    {"close", (PyCFunction)line_close, METH_NOARGS, "close($self, /)\n--\n\nGive the connection up; nobody waits for it."},
+     "exchange($self, payload, replies, seconds, /)\n--\n\n"
+     "Send a payload; its replies as they were read, or None if it was not sent."},
+    {"close", (PyCFunction)line_close, METH_NOARGS, "close($self, /)\n--\n\nGive the connection up; all calls on it end."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot line_slots[] = {
-    {Py_tp_doc, "Line(fd, start, encrypt=None, decrypt=None)\n--\n\nWhat threads ask of one connection."},
+    {Py_tp_doc, "Line(fd, start, encrypt=None, decrypt=None)\n--\n\nThe calls of threads on one connection."},
     {Py_tp_new, line_new},
     {Py_tp_dealloc, line_free},
     {Py_tp_methods, line_methods},

@@ -1,17 +1,17 @@
-/* Many threads and one connection: whoever comes first speaks for all who come while it waits.
+/* Many threads share one connection: one of them, the leader, sends the calls of all that wait.
  *
- * A thread that finds nobody speaking speaks at once.  Those who come meanwhile line up; with the answer the first of
- * them is handed the lead, and speaks for all.  Whoever must leave before the answer is there, late or interrupted,
- * hands on the lead and what was read so far: an answer that nobody waits for any more is read and dropped.
- * Python's twin is stores/combine.py.
+ * A thread that finds no leader leads at once.  Calls that come meanwhile are queued.  When the leader has its answer,
+ * it hands the lead to the first in the queue, which sends all queued calls as one batch.  A thread that must leave
+ * before its answer has come, because it is late or interrupted, hands on the lead and what was read so far.  An answer
+ * that no thread waits for any more is read and dropped.  The Python twin is stores/redis/combiner.py.
  *
- * Nothing here needs the interpreter.  The socket, `out`, `in` and `frames` are the leader's, and so is the batch but
- * for who is gone; all else is under the lock.  Who is promised something under the lock, an answer or the lead, is
- * woken after it: whoever leaves must wait for what it was promised.
+ * Nothing here needs the interpreter, except `convert`.  Only the leader uses the socket, `out`, `in`, `frames` and the
+ * batch (but for `is_gone`); the lock guards everything else.  A thread is promised its answer or the lead under the
+ * lock, and woken after that.  So a thread that leaves must wait for what it was promised.
  *
- * Of those who are answered together each wakes the next, and then goes for the interpreter.  Woken at once they would
- * only queue up for it, and each would be put to sleep and woken again.  Who is late does not wait for the one before:
- * it takes its answer and stays in the chain in name only.
+ * Of the threads that are answered together each wakes the next, and then takes the interpreter.  If all were woken at
+ * once they would only wait for the interpreter, and each would sleep and be woken again.  A thread that is late does
+ * not wait for the one before it: it takes its answer, and only its call stays in the chain.
  */
 #ifndef RATEKEEPER_LINE_H
 #define RATEKEEPER_LINE_H
@@ -31,32 +31,32 @@
 #endif
 #define MOST_CALLS 64   /* of one command: well below a millisecond of the server's time.  resp.MOST_REQUESTS */
 #define SUBJECT_WORDS 2 /* request.SUBJECT_WORDS */
-#define ROOM 65536      /* bytes of a buffer that is kept */
+#define ROOM 65536      /* bytes: a larger buffer is freed after use */
 #define READ_AT_ONCE 16384
 #define SHORT_REPLY 64
 
-/* A check of one subject, any other plan, or a command of its own. */
+/* A check of one subject, any other plan, or a command that is not the script. */
 typedef enum { CHECK, PLAN_OF_MANY, COMMAND } Kind;
-/* The last three are for good; a call that is DROPPED was not sent. */
+/* The last three are final; a call that is DROPPED was not sent. */
 typedef enum { LINED_UP, SENT, ANSWERED, LOST, DROPPED } Stage;
-/* NOT_SENT: it was late, or the connection was given up before. */
+/* TOLD: there is a reply.  NOT_SENT: the call was late, or the connection was given up before. */
 typedef enum { TOLD, NOT_SENT, LATE, BROKEN, INTERRUPTED } Outcome;
 
 typedef struct Call {
-    struct Call *next; /* in line, in the batch, or to be woken */
+    struct Call *next; /* in the queue, in the batch, or in the chain of threads to wake */
     void *owner;       /* for `convert`: read by the owner only, which may be gone before the call is */
     Kind kind;
     Stage stage;
-    const char *keys, *words; /* theirs who ask: read only while the call is in line */
+    const char *keys, *words; /* owned by the caller: read only while the call is queued */
     size_t keys_size, words_size;
     uint32_t keys_count, words_count;
     uint32_t replies;        /* to a command */
-    PyThread_type_lock gate; /* opens when a promise is kept; NULL once its owner is gone */
+    PyThread_type_lock gate; /* released when a promise is kept; NULL once the owner is gone */
     bool is_promised;
-    bool is_chained; /* the one before it in the chain of those answered will open the gate */
-    bool is_gone;    /* nobody waits for it: it belongs to the line, or to the chain */
-    bool left_early; /* before it was woken for its answer */
-    char type;    /* of the reply: '$', '-' for an error, 0 for what nobody expects */
+    bool is_chained; /* the thread before it in the chain will release the gate */
+    bool is_gone;    /* no thread waits for it: the line or the chain frees it */
+    bool left_early; /* the owner left before it was woken for its answer */
+    char type;    /* of the reply: '$', '-' for an error, 0 for anything else */
     size_t size;
     char *reply, brief[SHORT_REPLY];
 } Call;
@@ -66,23 +66,23 @@ typedef struct {
     size_t size, room;
 } Buffer;
 
-/* Puts what a session's `function` makes of bytes into a buffer, for the call of `owner`.  0, or why not. */
+/* Put what `function` of a session makes of bytes into a buffer, for the call of `owner`.  0, or an errno. */
 typedef int Convert(void *owner, void *function, const char *bytes, size_t size, Buffer *into);
 
 typedef struct {
     pthread_mutex_t lock;
     int fd;
-    int error; /* why the connection was given up; 0 while it is good */
-    bool was_late; /* somebody waited in vain: if the connection is given up, that is why */
+    int error; /* the errno for which the connection was given up; 0 while it is open */
+    bool was_late; /* a thread got no answer in time: if the connection is given up, that is why */
     Call *leader;
-    Call *first, *last; /* in line */
+    Call *first, *last; /* of the queue */
     Call *batch;
-    bool is_command; /* the batch has commands of their own, else it is one call of the script */
+    bool is_command; /* the batch is COMMANDs, else it is one call of the script */
     Buffer out, in;
     size_t sent;
-    Convert *convert; /* of a TLS session; NULL: what is sent and read is plain */
+    Convert *convert; /* of a TLS session; NULL: the connection is not encrypted */
     void *encrypt, *decrypt;
-    Frames frames;     /* how far the answer was understood */
+    Frames frames;     /* how far the reply was parsed */
     const char *start; /* the script's name, as words of a command */
     size_t start_size;
 } Line;
@@ -107,7 +107,7 @@ static bool widen(Buffer *buffer, size_t more) {
     return bytes != NULL;
 }
 
-/* Empty again, and without what a rare giant took. */
+/* Empty a buffer; free one that a rare large batch made grow. */
 static void empty(Buffer *buffer) {
     buffer->size = 0;
     if (buffer->room > ROOM) {
@@ -132,14 +132,14 @@ static bool put_number(Buffer *buffer, unsigned number) {
 
 #define ALL "$3\r\nall\r\n" /* how the words of a plan begin that is decided all or nothing */
 
-/* Whether calls that differ in nothing but their keys can be told as one: checks, and plans that are all or nothing. */
+/* Whether calls that differ only in their keys can be written as one: checks, and plans that are all or nothing. */
 static bool can_be_joined(const Call *call) {
     size_t size = sizeof ALL - 1;
     return call->kind == CHECK ||
            (call->kind == PLAN_OF_MANY && call->words_size > size && !memcmp(call->words, ALL, size));
 }
 
-/* The last of the calls from `call` on that differ in nothing but their keys, and how many they are: the very words. */
+/* The last of the calls from `call` on that differ only in their keys, and how many: they share one `words`. */
 static const Call *last_alike(const Call *call, unsigned *many) {
     *many = 1;
     if (can_be_joined(call))
@@ -148,10 +148,10 @@ static const Call *last_alike(const Call *call, unsigned *many) {
     return call;
 }
 
-/* All calls in one call of the script: the twin of request.command.  False: there is no memory. */
+/* Write all calls as one call of the script: the twin of request.command.  False: out of memory. */
 static bool write_script(Line *line, const Call *calls) {
     unsigned keys = 0, words = 0, many;
-    bool is_alone = !calls->next; /* a check that is asked alone needs no word for it */
+    bool is_alone = !calls->next; /* a single check needs no word for the operation */
     for (const Call *call = calls; call; call = call->next) {
         const Call *first = call;
         call = last_alike(call, &many);
@@ -170,7 +170,7 @@ static bool write_script(Line *line, const Call *calls) {
         fits = put(&line->out, call->keys, call->keys_size);
     for (const Call *call = calls; fits && call; call = call->next) {
         const Call *first = call;
-        size_t from = 0; /* of its words */
+        size_t from = 0; /* where its words begin */
         call = last_alike(call, &many);
         if (first->kind == CHECK && many == 1 && !is_alone)
             fits = put(&line->out, "$3\r\none\r\n", 9);
@@ -192,7 +192,7 @@ static bool write_commands(Line *line, const Call *calls) {
     return fits;
 }
 
-/* The leader's: make a batch of who is in line, and write what is to be sent.  0, or why not. */
+/* Leader: make the queued calls a batch, and write the command to send.  0, or an errno. */
 static int gather(Line *line) {
     pthread_mutex_lock(&line->lock);
     Call *last = line->first;
@@ -228,7 +228,7 @@ static void free_call(Call *call) {
     free(call);
 }
 
-/* Under the lock: a call is over; whoever waits for it is promised to be woken, in a chain. */
+/* Under the lock: finish a call.  Its thread is promised its answer, and added to the chain of threads to wake. */
 static void settle(Call *call, Stage stage, Call ***chain) {
     call->stage = stage;
     call->next = NULL;
@@ -241,7 +241,7 @@ static void settle(Call *call, Stage stage, Call ***chain) {
     }
 }
 
-/* Wake the next of a chain that still waits.  Whom a gate is opened for may be gone in the same moment. */
+/* Wake the next thread of a chain that still waits.  Once its gate is released, its call may be freed at any time. */
 static void pass_on(Line *line, Call *call) {
     if (!call)
         return;
@@ -268,7 +268,7 @@ static void keep_reply(Call *call, const Element *part) {
     memcpy(call->reply, part->bytes, part->size);
 }
 
-/* The leader's: hand everybody its part of an answer that is there. */
+/* Leader: give each call of the batch its part of the reply. */
 static void hand_out(Line *line, Call *self) {
     Call *chain = NULL, **tail = &chain, *next;
     size_t many = 0;
@@ -297,14 +297,14 @@ static void hand_out(Line *line, Call *self) {
     }
     line->batch = NULL;
     if (line->frames.at < line->in.size && !line->error)
-        line->error = EPROTO; /* more than was asked for: whose would the next answer be? */
+        line->error = EPROTO; /* more replies than calls: the next ones cannot be told apart */
     pthread_mutex_unlock(&line->lock);
     empty(&line->out);
     empty(&line->in);
     pass_on(line, chain);
 }
 
-/* The leader's: the connection is no good any more; nobody waits for it, nor for the lead. */
+/* Leader: give the connection up; all calls end, and there is no leader any more. */
 static void give_up(Line *line, Call *self, int error) {
     Call *chain = NULL, **tail = &chain, *next;
     pthread_mutex_lock(&line->lock);
@@ -323,7 +323,7 @@ static void give_up(Line *line, Call *self, int error) {
     pass_on(line, chain);
 }
 
-/* The leader's: let another lead, who waits for what was sent, or who is in line; else whoever comes next. */
+/* Leader: hand the lead to a thread of the batch, or to the first in the queue; else the next call takes it. */
 static void hand_on(Line *line) {
     pthread_mutex_lock(&line->lock);
     Call *heir = line->batch;
@@ -332,7 +332,7 @@ static void hand_on(Line *line) {
     if (!heir)
         heir = line->first;
     line->leader = heir;
-    PyThread_type_lock gate = heir ? heir->gate : NULL; /* the heir may be leaving */
+    PyThread_type_lock gate = heir ? heir->gate : NULL; /* NULL if the heir is leaving */
     if (heir)
         heir->is_promised = true;
     pthread_mutex_unlock(&line->lock);
@@ -340,7 +340,7 @@ static void hand_on(Line *line) {
         PyThread_release_lock(gate);
 }
 
-/* The leader's: encrypt the batch that was written, if the connection is encrypted.  0, or why not. */
+/* Leader: encrypt the command, if the connection is encrypted.  0, or an errno. */
 static int encrypt_batch(Line *line, void *owner) {
     if (!line->convert)
         return 0;
@@ -355,7 +355,7 @@ static int encrypt_batch(Line *line, void *owner) {
     return 0;
 }
 
-/* The leader's: read what has come.  The number of bytes, 0 at the end, or -1 with errno. */
+/* Leader: read what has arrived.  The number of bytes, 0 at the end of the connection, or -1 with errno. */
 static ssize_t read_some(Line *line, void *owner) {
     if (!line->convert) {
         ssize_t count = recv(line->fd, line->in.bytes + line->in.size, line->in.room - line->in.size, 0);
@@ -375,14 +375,14 @@ static ssize_t read_some(Line *line, void *owner) {
     return count;
 }
 
-/* Wait until the socket is ready or that instant has passed: 1, 0, or -1 with errno. */
+/* Wait until the socket is ready (1) or the instant `until` (0); -1 with errno. */
 static int wait_for(int fd, short events, double until) {
     double left = until - seconds_now();
     struct pollfd one = {fd, events, 0};
     return poll(&one, 1, left > 0 ? (int)(left * 1e3 + 0.999) : 0);
 }
 
-/* The leader's: send what is left of the batch, and read until its answer is there; for BROKEN, why. */
+/* Leader: send the rest of the command, and read until its reply is complete; `why` is the errno of BROKEN. */
 static Outcome converse(Line *line, void *owner, double until, int *why) {
     while (line->sent < line->out.size || !frames_are_whole(&line->frames, line->in.bytes, line->in.size)) {
         bool sends = line->sent < line->out.size;
@@ -418,11 +418,11 @@ static Outcome outcome_of(const Call *call) {
     return call->stage == ANSWERED ? TOLD : call->stage == LOST ? BROKEN : NOT_SENT;
 }
 
-/* What became of the call of a thread that leads: LATE and INTERRUPTED leave it the lead. */
+/* Lead until the own call is finished.  After LATE and INTERRUPTED the thread still has the lead. */
 static Outcome lead(Line *line, Call *self, double until) {
     while (self->stage < ANSWERED) {
         if (!line->batch && seconds_now() >= until)
-            return LATE; /* nothing is sent that nobody would wait for */
+            return LATE; /* do not send what no thread would wait for */
         int why = 0;
         if (!line->batch && !(why = gather(line)))
             why = encrypt_batch(line, self->owner);
@@ -439,7 +439,7 @@ static Outcome lead(Line *line, Call *self, double until) {
     return TOLD;
 }
 
-/* Line up, and take the lead if nobody has it; false if the connection is no good. */
+/* Queue a call, and take the lead if no thread has it; false if the connection was given up. */
 static bool line_up(Line *line, Call *self, bool *leads) {
     pthread_mutex_lock(&line->lock);
     bool is_good = !line->error;
@@ -454,7 +454,7 @@ static bool line_up(Line *line, Call *self, bool *leads) {
     return is_good;
 }
 
-/* Under the lock. */
+/* Under the lock: take a call out of the queue. */
 static void leave_line(Line *line, const Call *self) {
     Call **place = &line->first, *before = NULL;
     while (*place != self) {
@@ -466,12 +466,12 @@ static void leave_line(Line *line, const Call *self) {
         line->last = before;
 }
 
-/* Leave early: NOT_SENT or LATE, or with the answer that came just now.  After LATE the call belongs to the line. */
+/* Leave early: NOT_SENT, LATE, or the answer if it has just come.  After LATE the line owns the call. */
 static Outcome leave(Line *line, Call *self, bool is_late) {
     pthread_mutex_lock(&line->lock);
     PyThread_type_lock gate = self->gate;
     bool is_over = self->stage >= ANSWERED, was_sent = self->stage == SENT;
-    bool is_to_lead = !is_over && self->is_promised; /* and has not heard of it; if it is over, see finish */
+    bool is_to_lead = !is_over && self->is_promised; /* but was not woken yet; see `finish` for a call that is over */
     self->is_promised = is_over && self->is_promised;
     self->left_early = is_over;
     bool leads = !is_over && line->leader == self;
@@ -492,7 +492,7 @@ static Outcome leave(Line *line, Call *self, bool is_late) {
     return was_sent ? LATE : is_over ? outcome_of(self) : NOT_SENT;
 }
 
-/* Wait for the answer, or for the lead and then lead: what became of the call.  INTERRUPTED: call again, or leave. */
+/* Wait for the answer, or for the lead and then lead.  After INTERRUPTED call this again, or leave. */
 static Outcome take_part(Line *line, Call *self, bool *leads, double until) {
     if (!*leads) {
         double left = until - seconds_now();
@@ -512,7 +512,7 @@ static Outcome take_part(Line *line, Call *self, bool *leads, double until) {
     return outcome == LATE ? leave(line, self, true) : outcome;
 }
 
-/* The owner is done with a call that was not LATE. */
+/* Free a call that was not LATE, unless the chain still needs it. */
 static void finish(Line *line, Call *self) {
     PyThread_type_lock gate = self->gate;
     bool is_chained = false;
@@ -521,7 +521,7 @@ static void finish(Line *line, Call *self) {
         is_chained = self->is_chained;
         self->is_gone = true;
         pthread_mutex_unlock(&line->lock);
-        if (!is_chained) { /* it was woken meanwhile */
+        if (!is_chained) { /* woken meanwhile */
             PyThread_acquire_lock(gate, WAIT_LOCK);
             pass_on(line, self->next);
         }

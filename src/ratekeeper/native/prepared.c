@@ -1,7 +1,7 @@
-/* Prepared: a plan whose spaces, limits and costs are known, so that only keys are missing. */
+/* Prepared: a plan with its spaces, limits and costs, which only waits for keys. */
 #include "batch.h"
 
-#define SOME_BYTES 2048 /* of the stack: what some limits of two words each need */
+#define SOME_BYTES 2048 /* on the stack: enough for plans of a few limits */
 
 static int prepared_clear(PreparedObject *self) {
     Py_CLEAR(self->store);
@@ -118,12 +118,12 @@ static PyObject *prepared_check(PreparedObject *self, PyObject *keys) {
 
 static PyMethodDef prepared_methods[] = {
     {"check", (PyCFunction)prepared_check, METH_O,
-     "check($self, keys, /)\n--\n\nTake every cost for its key, or none: whether it was all, and the decisions."},
+     "check($self, keys, /)\n--\n\nTake every cost for its key, or none: whether they were taken, and the decisions."},
     {"check_now", (PyCFunction)prepared_check, METH_O, "check_now($self, keys, /)\n--\n\n``check``, which never waits."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot prepared_slots[] = {
-    {Py_tp_doc, "A plan whose spaces, limits and costs are known, so that only keys are missing."},
+    {Py_tp_doc, "A plan with its spaces, limits and costs, which only waits for keys."},
     {Py_tp_dealloc, prepared_free},
     {Py_tp_traverse, prepared_traverse},
     {Py_tp_clear, prepared_clear},

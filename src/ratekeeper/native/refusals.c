@@ -1,9 +1,9 @@
-/* Refusal and Recall: what a remote store was told once, answered here.  The C twin of stores/refusals.py. */
+/* Refusal and Recall: cached refusals of a remote store.  The C twin of stores/redis/refusal.py. */
 #include "core.h"
 
 #include <structmember.h>
 
-/* One refusal: asked at `sent` and known until `until`, our nanoseconds; the store's are `ahead` of them. */
+/* One refusal.  It holds from `sent` until `until`, our nanoseconds; the store's clock is `ahead` of ours. */
 typedef struct {
     PyObject_HEAD
     PyObject *limit;
@@ -83,7 +83,7 @@ static PyObject *refusal_holds(RefusalObject *self, PyObject *args) {
     return PyBool_FromLong(still_holds(self, limit, cost, nanos));
 }
 
-/* Our nanoseconds, by the clock that was given. */
+/* Now, in nanoseconds of the clock of this Recall. */
 static bool nanos_now(const RecallObject *self, long long *nanos) {
     if (!self->nanos) {
         struct timespec now;
@@ -111,7 +111,7 @@ static PyObject *recall_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->by_key = Py_NewRef(by_key);
     self->limit = Py_NewRef(limit);
     bool known = set_nanos(&self->nanos, nanos);
-#ifdef __linux__ /* elsewhere Python may read another clock than we would */
+#ifdef __linux__ /* elsewhere Python may read another clock than clock_gettime does */
     PyObject *time = known ? PyImport_ImportModule("time") : NULL;
     PyObject *machine = time ? PyObject_GetAttrString(time, "monotonic_ns") : NULL;
     known = known && machine && (self->nanos != machine || set_nanos(&self->nanos, Py_None));
@@ -146,7 +146,7 @@ static void recall_free(RecallObject *self) {
     Py_DECREF(type);
 }
 
-/* A new reference to what is remembered of an encoded key; NULL if nothing is, or with an error. */
+/* A new reference to the cached refusal of an encoded key; NULL if there is none, or with an error. */
 static RefusalObject *found_for(RecallObject *self, PyObject *key) {
     PyObject *found;
 #ifdef Py_GIL_DISABLED
@@ -195,7 +195,7 @@ static PyObject *recall_hit(RecallObject *self, PyObject *const *args, Py_ssize_
     }
     if (!PyDict_Size(self->by_key))
         Py_RETURN_NONE;
-    if (PyUnicode_CheckExact(args[0]) && PyUnicode_GetLength(args[0]) <= LONGEST_KEY) /* text stands for itself */
+    if (PyUnicode_CheckExact(args[0]) && PyUnicode_GetLength(args[0]) <= LONGEST_KEY) /* text needs no encoding */
         return known_of(self, args[0], args[1]);
     PyObject *encoded = PyObject_CallFunctionObjArgs(self->state->encode, args[0], NULL);
     PyObject *found = encoded ? known_of(self, encoded, args[1]) : NULL;
@@ -222,15 +222,15 @@ static PyMemberDef refusal_members[] = {
     {"limit", T_OBJECT, offsetof(RefusalObject, limit), READONLY, "What was asked for, and by which cost."},
     {"evidence", T_OBJECT, offsetof(RefusalObject, evidence), READONLY, "(False, limit, state, now, cost)"},
     {"cost", T_LONGLONG, offsetof(RefusalObject, cost), READONLY, NULL},
-    {"sent", T_LONGLONG, offsetof(RefusalObject, sent), READONLY, "From when, and until when, it is known to hold."},
+    {"sent", T_LONGLONG, offsetof(RefusalObject, sent), READONLY, "From when, and until when, it holds."},
     {"until", T_LONGLONG, offsetof(RefusalObject, until), READONLY, NULL},
     {NULL, 0, 0, 0, NULL}};
 
 static PyMethodDef refusal_methods[] = {
     {"holds", (PyCFunction)refusal_holds, METH_VARARGS,
-     "holds($self, limit, cost, nanos, /)\n--\n\nWhether ``cost`` would be refused then, too."},
+     "holds($self, limit, cost, nanos, /)\n--\n\nWhether the store would refuse ``cost`` at the instant ``nanos``, too."},
     {"decision", (PyCFunction)refusal_decision, METH_VARARGS,
-     "decision($self, cost, nanos, /)\n--\n\nThe refusal as the store would tell it then."},
+     "decision($self, cost, nanos, /)\n--\n\nThe refusal with the figures of the instant ``nanos``."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot refusal_slots[] = {
@@ -246,13 +246,13 @@ PyType_Spec refusal_spec = {"ratekeeper.native.core.Refusal", sizeof(RefusalObje
 
 static PyMethodDef recall_methods[] = {
     {"hit", (PyCFunction)(void (*)(void))recall_hit, METH_FASTCALL,
-     "hit($self, key, cost, /)\n--\n\nThe refusal of a caller's ``key``, if one is known to hold now; else None."},
+     "hit($self, key, cost, /)\n--\n\nThe cached refusal of a caller's ``key`` if it holds now; else None."},
     {"known", (PyCFunction)(void (*)(void))recall_known, METH_FASTCALL,
-     "known($self, key, cost, /)\n--\n\nThe same of a key that is encoded already."},
+     "known($self, key, cost, /)\n--\n\nThe same for a key that is encoded already."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot recall_slots[] = {
-    {Py_tp_doc, "Recall(by_key, limit, nanos)\n--\n\nLooks up the refusals of one limit."},
+    {Py_tp_doc, "Recall(by_key, limit, nanos)\n--\n\nLooks up the cached refusals of one limit."},
     {Py_tp_new, recall_new},
     {Py_tp_dealloc, recall_free},
     {Py_tp_traverse, recall_traverse},

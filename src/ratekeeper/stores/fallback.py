@@ -1,7 +1,7 @@
-"""What decides while a store cannot: for each check what its ``on_store_error`` says.  In this process, no I/O.
+"""The fallback of a remote store: what decides while the store cannot, as ``on_store_error`` says.  No I/O.
 
-``local`` counts here, with a share of each limit, and starts from what the store last said about the key: an outage
-hands nobody a fresh limit.  ``allow`` admits, ``deny`` refuses.  Each answer says so in its ``reason``, which begins
+``local`` counts in this process, with a share of each limit.  It starts from what the store last said about the key, so
+that an outage gives nobody a fresh limit.  ``allow`` admits, ``deny`` refuses.  The ``reason`` of each decision begins
 with the mode.
 """
 
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.layout import RecordLayout
     from ratekeeper.stores.redis.plans import PlanTranslator
 
-SHARE = 0.5  # of each limit, where nothing is said: two instances together then keep it
 MOST_SHARES = 1024
 MOST_WARM = 20_000  # keys of one table: as many as its layout remembers
-DENIED_FOR = SECOND  # microseconds that a caller is told to wait where the store must be asked
+DENIED_FOR = SECOND  # microseconds: the retry_after of ``deny``
 
 
 class ReducedLimit(Limit):
-    """Part of a limit, whose decisions say why they were made here."""
+    """A share of a limit, whose decisions carry the reason of the fallback."""
 
     __slots__ = ("reason",)
     reason: str
@@ -43,24 +42,24 @@ class ReducedLimit(Limit):
 
 
 class Fallback:
-    """In-process answers for one store."""
+    """Answers for one store, made in this process."""
 
-    def __init__(self, mode: str, share: float | None, translator: PlanTranslator, clock: Clock) -> None:
+    def __init__(self, mode: str, share: float, translator: PlanTranslator, clock: Clock) -> None:
         self.mode = mode
-        self.share = SHARE if share is None else share
+        self.share = share
         self.translator = translator
         self.clock = clock
         self.local = memory_store(clock)
         self.shares: dict[tuple[int, str], tuple[Limit, Limit]] = {}
 
     def answer(self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None) -> Any:
-        """What stands in for the store's own answer to ``operation``."""
-        if operation in ("reset", "states"):  # neither can be made up
+        """Answer ``operation`` in place of the store."""
+        if operation in ("reset", "states"):  # the fallback knows neither
             raise error or StoreUnavailable(self.translator.store, "is unavailable")
         why = error.why if error is not None else "the store did not answer"
         modes = [check.on_store_error or self.mode for check in plan]
         if operation == "check" and "deny" in modes:
-            operation = "peek"  # all or nothing: nobody pays for what is refused
+            operation = "peek"  # all or nothing: a refused plan takes nothing
         local = [self.parts(check, why) if mode == "local" else () for check, mode in zip(plan, modes, strict=True)]
         flat = tuple([part for parts in local for part in parts])
         decisions = iter(
@@ -94,7 +93,7 @@ class Fallback:
         return self.table(layout) if is_one and (on_store_error or self.mode) == "local" else None
 
     def release(self, space: str, limit: Limit | LimitSet) -> None:
-        """Let go of what is counted here of the states that ``limit`` reads."""
+        """Drop what is counted here of the states that ``limit`` reads."""
         for index, part in enumerate(limit.parts):
             self.local.release(f"{space}#{index}", self.scale(part))
 
@@ -114,7 +113,7 @@ class Fallback:
                     str(limit), count, limit.micros, burst if bucket else None, limit.algorithm, limit.slices
                 )
                 break
-            except InvalidLimit:  # an odd rate that cannot be held: the next simpler one below
+            except InvalidLimit:  # a rate that cannot be represented: try a smaller, simpler one
                 count = count - 1 if count < 1000 else count // 10 * 9
         reduced._set(reason=f"local: {why}")
         if len(self.shares) >= MOST_SHARES:
@@ -142,11 +141,11 @@ class FallbackTable:
         self.refusals = layout.refusals.by_key
         self.limits: tuple[Limit, ...] = layout.limit.parts
         self.spaces = [f"{layout.space}#{index}" for index in range(len(self.limits))]
-        self.warm: dict[str | bytes, tuple[int, int]] = {}  # what the store had said when a key was brought here
+        self.warm: dict[str | bytes, tuple[int, int]] = {}  # the last answer of the store when a key was warmed up
         self.why: str | None = None
 
     def check(self, key: str | bytes, cost: int, why: str) -> Decision:
-        """Take ``cost`` of the only limit, or say what is known of ``key``: the hot path of an outage."""
+        """Take ``cost`` of the only limit, or answer a cached refusal: the hot path of an outage."""
         if why is not self.why:
             self.reword(why)
         layout = self.layout
@@ -161,7 +160,7 @@ class FallbackTable:
         return self.fallback.local.check(self.parts(key, cost, why))[0]  # a table would encode it again
 
     def reword(self, why: str) -> None:
-        """Give another reason from now on."""
+        """Give ``why`` as the reason from now on."""
         self.shares = [self.fallback.scale(limit, why) for limit in self.limits]
         self.count = self.fallback.local.table(self.spaces[0], self.shares[0]).check
         self.why = why
@@ -173,7 +172,7 @@ class FallbackTable:
         return tuple([Check(space, key, share, cost) for space, share in zip(self.spaces, self.shares, strict=True)])
 
     def warm_up(self, key: str | bytes, parts: Sequence[Check]) -> None:
-        """Bring what is counted here up to what the store last said, once for each time it said something."""
+        """Take here what the store last said was used, once for each answer of the store."""
         layout, local = self.layout, self.fallback.local
         seen = layout.seen
         last = layout.recall(key)
@@ -200,7 +199,7 @@ class FallbackPlan:
         self.fallback = fallback
         self.rows = rows
         tables = [fallback.table_for(layout, on_store_error) for layout, _, on_store_error in rows]
-        # Limits that are all counted here, one by one, are a prepared plan of the store in this process.
+        # If every row is one limit that is counted here, they are a prepared plan of the store in this process.
         self.tables = [table for table in tables if table is not None] if all(tables) else []
         self.why: str | None = None
 
@@ -224,7 +223,7 @@ class FallbackPlan:
         return self.prepared.check(tuple(keys))
 
     def reword(self, why: str) -> None:
-        """Give another reason from now on."""
+        """Give ``why`` as the reason from now on."""
         rows = []
         for table, (_, cost, _) in zip(self.tables, self.rows, strict=True):
             table.reword(why)
@@ -234,7 +233,7 @@ class FallbackPlan:
 
 
 def memory_store(clock: Clock) -> Store:
-    """A store in this process: in C where it was built."""
+    """A store in this process: in C if the core was built."""
     if core is None:
         from ratekeeper.stores.memory import MemoryStore
 

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from _thread import LockType
     from typing import Any
 
-# A fork copies a lock as it is.  It is taken around the fork, so that the child never inherits it held by
-# a thread it does not have, nor what it guards half changed.
+# A fork copies a lock as it is.  We hold the lock during the fork, so that the child never inherits a lock that is held
+# by a thread it does not have, nor data that another thread has half changed.
 
 owners: dict[int, Any] = {}
 
 
 def keep_through_fork(owner: Any) -> None:
-    """Keep ``owner.lock`` whole in a child process; an owner that has ``in_child`` is told there."""
+    """Keep ``owner.lock`` usable in a child process, where ``owner.in_child`` is called if there is one."""
     from _weakref import ref
 
     number = id(owner)

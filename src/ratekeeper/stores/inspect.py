@@ -1,4 +1,4 @@
-"""What a store holds, for whoever looks after it: never part of a decision.
+"""Count and list the keys of a store, for its operators: never part of a decision.
 
 Names of keys on Redis are digests, and shared memory has no names at all: nobody can tell here who is counted.
 """
@@ -21,7 +21,7 @@ PATIENCE = 10.0  # seconds for each server
 
 
 class KeyCount(NamedTuple):
-    """How many keys there are; some of them with the seconds they live, or the tables that hold them."""
+    """How many keys there are; some of them with the seconds until they expire, or the tables they are in."""
 
     keys: int
     some: tuple[tuple[str, float], ...] = ()
@@ -29,7 +29,7 @@ class KeyCount(NamedTuple):
 
 
 def census(url: str, prefix: str = "rk", most: int = 100) -> KeyCount:
-    """Count the keys of a store, and name at most ``most`` of them."""
+    """Count the keys of a store, and list at most ``most`` of them."""
     if url.startswith("memory:"):
         raise InvalidStore(
             "keys: expected redis:// or shm://, got memory://, which only its own process can look into. "
@@ -46,7 +46,7 @@ def tables_of(url: str) -> KeyCount:
 
     known = {segment.name: segment for segment in segments()}
     name = url.removeprefix("shm://").partition("?")[0]
-    if not name.startswith("/") and name not in known:  # to open it would make it
+    if not name.startswith("/") and name not in known:  # opening it would create it
         raise InvalidStore(f"keys: expected the name of a segment ({', '.join(known) or 'none'}), got {shown(name)}.")
     store: Any = open_store(url)
     found = []
@@ -84,7 +84,7 @@ def names_of(url: str, prefix: str, most: int) -> KeyCount:
 
 
 def masters(store: RedisStore) -> list[Address]:
-    """The servers that hold keys."""
+    """The addresses of the servers that have keys."""
     from ratekeeper.stores.redis.steps import drive
 
     until = monotonic() + PATIENCE

@@ -1,13 +1,13 @@
 """State in this process: a bounded table for each limit, exact under any number of threads.
 
-How a decision stays exact without holding a lock while it thinks: read the state, then the clock, let the
-pure rule decide, then take the lock and write only if the state is still the one that was read.  Nothing
-is called while the lock is held, so no thread is ever switched out holding it.  The clock is read after
-the state, so a decision never sees a state from its own future.
+How a decision stays exact without holding a lock while it is worked out: read the state, then the clock, let the pure
+rule decide, then take the lock, and write only if the state is still the one that was read.  Nothing is called while
+the lock is held, so no thread is switched out while it holds the lock.  The clock is read after the state, so a
+decision never sees a state from its own future.
 
-A full table forgets, of keys drawn at random, the quarter closest to fully recovered at most, one for each new
-key: to unblock an exhausted key an attacker must bring most of a table to its limit.  Expired keys are
-dropped on the way, two looks for each new key.  No background thread, no timer.
+A full table draws keys at random and forgets at most the quarter of them that is closest to fully recovered, one for
+each new key.  To unblock an exhausted key an attacker must bring most of a table to its limit.  Expired keys are
+dropped on the way: two are examined for each new key.  No background thread, no timer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ratekeeper.limit import Limit, LimitSet, State
     from ratekeeper.stores.protocol import Row
 
-    # States by key, and the same keys in no order, to draw from.
-    Shelf = tuple[dict[str | bytes, State], list[str | bytes]]
+    # States by key, and the same keys in a list, from which keys are drawn.
+    States = tuple[dict[str | bytes, State], list[str | bytes]]
     TableCheck = tuple["MemoryTable", str | bytes, int]  # a check: its table, key and cost
 
 SAMPLE = 64  # keys compared when a full table must forget some
@@ -47,10 +47,10 @@ class MemoryTable:
 
     __slots__ = ("decide", "doomed", "empty", "hand", "keys", "limit", "lock", "max_keys", "nanos", "odds", "states")
 
-    def __init__(self, limit: Limit | LimitSet, shelf: Shelf, lock: LockType, clock: Clock, max_keys: int) -> None:
+    def __init__(self, limit: Limit | LimitSet, states: States, lock: LockType, clock: Clock, max_keys: int) -> None:
         self.limit = limit
         self.decide = limit.rule.decide
-        self.states, self.keys = shelf
+        self.states, self.keys = states
         self.lock = lock
         self.nanos = clock.nanos
         self.max_keys = max_keys
@@ -60,7 +60,7 @@ class MemoryTable:
         self.odds = int.from_bytes(urandom(8), "little") | 1
 
     def check(self, key: Key, cost: int = 1) -> Decision:
-        """Take ``cost`` if it fits; the hot path, and all of it."""
+        """Take ``cost`` if it fits.  This is the whole hot path."""
         if key.__class__ is not str or not key:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
@@ -99,7 +99,7 @@ class MemoryTable:
                 return decided(Decision, (allowed, limit, new, now, cost))
 
     def swap(self, key: str | bytes, old: State, new: State, now: int) -> bool:
-        """Write ``new`` if the state of ``key`` is still ``old``; says whether it was."""
+        """Write ``new`` if the state of ``key`` is still ``old``; whether it was."""
         states = self.states
         with self.lock:
             if key in states:
@@ -113,7 +113,7 @@ class MemoryTable:
             return True
 
     def enter(self, key: str | bytes, state: State, now: int) -> None:
-        """Add a key that is not there, in the place of another where that is due.  The lock is held."""
+        """Add a new key; a full table forgets another for it.  The lock is held."""
         keys, states = self.keys, self.states
         limit, debt = self.limit, self.limit.rule.debt
         count = len(keys)
@@ -132,18 +132,18 @@ class MemoryTable:
             if not self.doomed:
                 self.draw(now)
             place, victim, seen = self.doomed.pop()
-            if keys[place] is victim and states[victim] is seen:  # it has not been used since
+            if keys[place] is victim and states[victim] is seen:  # the key has not been used since it was drawn
                 break
         del states[victim]
         keys[place] = key
         states[key] = state
 
     def draw(self, now: int) -> None:
-        """Choose the next keys to forget: of a random sample the quarter that is closest to recovered.
+        """Choose the next keys to forget: the quarter of a random sample that is closest to recovered.
 
-        Whoever owes more than halfway to the most is spared, even where that leaves only one: a sample may have fewer
-        than a quarter that are not exhausted.  Drawn are short runs of neighbours, which lie close in memory too; so
-        many runs that a crowd of exhausted neighbours fills few of them.
+        A key that owes more than half of what the worst of them owes is kept, even if only one is left to forget: fewer
+        than a quarter of a sample may be not exhausted.  Short runs of neighbours are drawn, as they lie close in
+        memory; there are so many runs that a crowd of exhausted neighbours fills few of them.
         """
         keys, states = self.keys, self.states
         limit, debt = self.limit, self.limit.rule.debt
@@ -166,9 +166,9 @@ class MemoryStore:
     def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
         self.max_keys = whole_max_keys(max_keys, "memory://")
         self.lock = allocate_lock()
-        self.shelves: dict[tuple[str, str], Shelf] = {}
+        self.states_by_layout: dict[tuple[str, str], States] = {}
         self.tables: dict[tuple[str, Limit | LimitSet], MemoryTable] = {}
-        self.near: dict[tuple[str, int], MemoryTable] = {}
+        self.by_identity: dict[tuple[str, int], MemoryTable] = {}
         self.clock = follow(self) if clock is None else clock
         keep_through_fork(self)
 
@@ -182,22 +182,22 @@ class MemoryStore:
         strict: bool = False,
     ) -> MemoryTable:
         """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
-        near = self.near.get((space, id(limit)))  # to hash a limit takes longer than to look at it
-        if near is not None and near.limit is limit:
-            return near
+        cached = self.by_identity.get((space, id(limit)))  # hashing a limit takes longer than all the rest
+        if cached is not None and cached.limit is limit:
+            return cached
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
-                shelf = self.shelves.setdefault((space, limit.layout), ({}, []))
-                if len(self.tables) >= MOST_TABLES:  # limits made up at run time: the states stay on their shelves
+                states = self.states_by_layout.setdefault((space, limit.layout), ({}, []))
+                if len(self.tables) >= MOST_TABLES:  # the application makes limits at run time; their states are kept
                     self.tables.clear()
-                    self.near.clear()
-                table = MemoryTable(limit, shelf, self.lock, self.clock, self.max_keys)
+                    self.by_identity.clear()
+                table = MemoryTable(limit, states, self.lock, self.clock, self.max_keys)
                 table = self.tables.setdefault((space, limit), table)
-        if table.limit is limit:  # it lives as long as its table, so that no other takes its number
-            if len(self.near) >= MOST_TABLES:
-                self.near.clear()
-            self.near[space, id(limit)] = table
+        if table.limit is limit:  # the limit lives as long as its table, so that no other object gets its identity
+            if len(self.by_identity) >= MOST_TABLES:
+                self.by_identity.clear()
+            self.by_identity[space, id(limit)] = table
         return table
 
     def check(self, plan: Plan) -> tuple[Decision, ...]:
@@ -235,12 +235,12 @@ class MemoryStore:
         return Prepared(self, rows)
 
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
-        """Let go of the states that ``limit`` reads, whose tables nobody uses any more; whether they are gone."""
+        """Drop the states that ``limit`` reads, whose tables are not used any more; whether they are gone."""
         with self.lock:
             for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
                 del self.tables[place]
-            self.near.clear()
-            self.shelves.pop((space, limit.layout), None)
+            self.by_identity.clear()
+            self.states_by_layout.pop((space, limit.layout), None)
         return True
 
     def use_clock(self, clock: Clock) -> None:
@@ -252,20 +252,20 @@ class MemoryStore:
 
     def size(self) -> int:
         """How many keys have a state, recovered ones among them."""
-        return sum(len(states) for states, _ in self.shelves.values())
+        return sum(len(states) for states, _ in self.states_by_layout.values())
 
     def clear(self) -> None:
         """Forget all keys."""
         with self.lock:
-            for states, keys in self.shelves.values():
+            for states, keys in self.states_by_layout.values():
                 states.clear()
                 keys.clear()
 
     def close(self) -> None:
-        self.tables, self.near, self.shelves = {}, {}, {}
+        self.tables, self.by_identity, self.states_by_layout = {}, {}, {}
 
     def change(self, check: Check, alter: Alter) -> Decision:
-        """Replace the state of one check by what ``alter`` makes of it, and say how it stands then."""
+        """Replace the state of one check by what ``alter`` returns; the decision says what remains."""
         table = self.table(check.space, check.limit)
         while True:
             state = table.states.get(check.key, table.empty)
@@ -284,7 +284,7 @@ class MemoryStore:
             for table, key, _ in rows:
                 before[table, key] = table.states.get(key, table.empty)
             now = self.clock.nanos() // 1000
-            after = dict(before)  # a key that stands twice in a plan pays twice
+            after = dict(before)  # a key that is twice in a plan pays twice
             answers = []
             fits = True
             for table, key, cost in rows:
@@ -320,12 +320,12 @@ class MemoryStore:
         after: dict[tuple[MemoryTable, str | bytes], State],
         now: int,
     ) -> bool:
-        """Write all the new states if all the old ones still stand."""
+        """Write all the new states if none of the old ones has changed; whether they were written."""
         fresh = []
         with self.lock:
             for place, old in before.items():
                 table, key = place
-                found = table.states.get(key, self)  # itself is no state: nothing is there
+                found = table.states.get(key, self)  # the store itself is never a state: it stands for a missing key
                 if found is old:
                     continue
                 if found is not self or old is not table.empty:
@@ -334,13 +334,13 @@ class MemoryStore:
             for place, new in after.items():
                 if not fresh or place not in fresh:
                     place[0].states[place[1]] = new
-            for place in fresh:  # last, as a full table may forget one of the others for it
+            for place in fresh:  # last, as a full table may forget one of the other keys for a new one
                 place[0].enter(place[1], after[place], now)
             return True
 
 
 class Prepared:
-    """A plan whose spaces, limits and costs are known, so that only keys are missing."""
+    """A plan with its spaces, limits and costs, which only waits for keys."""
 
     __slots__ = ("rows", "store")
 
@@ -349,7 +349,7 @@ class Prepared:
         self.rows = [(store.table(space, limit), whole_cost(cost)) for space, limit, cost, *_ in rows]
 
     def check(self, keys: tuple[Key, ...]) -> tuple[bool, tuple[Decision, ...]]:
-        """Take every cost for its key, or none: whether it was all, and the decisions."""
+        """Take every cost for its key, or none: whether they were taken, and the decisions."""
         if len(keys) != len(self.rows):
             raise TypeError(f"check: expected a tuple of {len(self.rows)} keys, got {keys!r}")
         return self.store.decide(

@@ -1,8 +1,8 @@
 """State in this process, decided by the C core: the same promises as ``memory.py``, at a fraction of the cost.
 
-The core's ``Store`` answers plans; this file only says which table belongs to which limit.  A table's ``check`` is
-the C function itself.  ``max_keys`` is how many keys a table holds without forgetting a live one; it takes memory as
-keys come, up to twice as many slots, and then forgets what is closest to recovered.
+The core's ``Store`` answers plans; this file only finds the table of each limit.  A table's ``check`` is the C function
+itself.  The native table holds at least ``max_keys`` keys, and at most twice that.  It allocates memory as keys come,
+and when it is full it forgets the keys closest to recovered.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ MOST_KEYS = 10**12  # more than any memory holds
 
 
 class TableStore(Store):
-    """What the stores of the core have in common: tables on shelves, and a clock that all of them read."""
+    """What the stores of the core have in common: tables, their states, and one clock for all of them."""
 
     blocking = False
 
     def __init__(self, clock: Clock) -> None:
         self.lock = allocate_lock()
-        self.shelves: dict[Any, Shelf] = {}
+        self.states_by_layout: dict[Any, Shelf] = {}
         self.tables: dict[tuple[str, Limit | LimitSet], Table] = {}
         self.clock = clock
         self.nanos = nanos_of(clock)
         keep_through_fork(self)
 
-    def put_table(self, space: str, limit: Limit | LimitSet, shelf: Shelf) -> Table:
-        """A table on ``shelf``, to be found from now on.  The lock is held."""
-        if len(self.tables) >= MOST_TABLES:  # limits made up at run time: the states stay on their shelves
+    def put_table(self, space: str, limit: Limit | LimitSet, states: Shelf) -> Table:
+        """Add a table of ``limit`` on these states.  The lock is held."""
+        if len(self.tables) >= MOST_TABLES:  # the application makes limits at run time; their states are kept
             self.tables.clear()
             self.forget_tables()
-        return self.tables.setdefault((space, limit), Table(shelf, limit, self.nanos))
+        return self.tables.setdefault((space, limit), Table(states, limit, self.nanos))
 
     def drop_tables(self, space: str, limit: Limit | LimitSet) -> None:
-        """Find none of the tables on the states of ``limit`` any more.  The lock is held."""
+        """Drop the tables on the states of ``limit``.  The lock is held."""
         for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
             del self.tables[place]
         self.forget_tables()
@@ -62,18 +62,18 @@ class TableStore(Store):
 
     def size(self) -> int:
         """How many keys have a state in the tables that this process uses, recovered ones among them."""
-        return sum(shelf.keys for shelf in self.shelves.values())
+        return sum(states.keys for states in self.states_by_layout.values())
 
     def clear(self) -> None:
         """Forget all keys of the tables that this process uses: for all processes, if they share them."""
         with self.lock:
-            for shelf in self.shelves.values():
-                shelf.clear()
+            for states in self.states_by_layout.values():
+                states.clear()
 
     def close(self) -> None:
-        """Let go of the tables."""
+        """Drop the tables and their states."""
         with self.lock:
-            self.tables, self.shelves = {}, {}
+            self.tables, self.states_by_layout = {}, {}
             self.forget_tables()
 
 
@@ -82,7 +82,7 @@ class NativeStore(TableStore):
 
     def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
         self.max_keys = whole_max_keys(max_keys, "memory://")
-        self.seed = urandom(16)  # of all tables, so that a key of several is hashed once
+        self.seed = urandom(16)  # of all tables, so that a key in several of them is hashed once
         super().__init__(follow(self) if clock is None else clock)
 
     def table(
@@ -99,23 +99,23 @@ class NativeStore(TableStore):
         if table is None:
             with self.lock:
                 place = space, limit.layout, shape(limit, False)
-                shelf = self.shelves.get(place)
-                if shelf is None:
-                    shelf = self.shelves[place] = Shelf(limit, min(self.max_keys, MOST_KEYS), self.seed)
-                table = self.put_table(space, limit, shelf)
+                states = self.states_by_layout.get(place)
+                if states is None:
+                    states = self.states_by_layout[place] = Shelf(limit, min(self.max_keys, MOST_KEYS), self.seed)
+                table = self.put_table(space, limit, states)
         return table
 
     table_for = table  # what an older build of the core calls it
 
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
-        """Let go of the states that ``limit`` reads, whose tables nobody uses any more; whether they are gone."""
+        """Drop the states that ``limit`` reads, whose tables are not used any more; whether they are gone."""
         with self.lock:
             self.drop_tables(space, limit)
-            for place in [own for own in self.shelves if own[:2] == (space, limit.layout)]:
-                del self.shelves[place]
+            for place in [own for own in self.states_by_layout if own[:2] == (space, limit.layout)]:
+                del self.states_by_layout[place]
         return True
 
 
 def nanos_of(clock: Clock) -> Callable[[], int] | None:
-    """The clock as the core wants it: None, if it is the machine's own, which C reads by itself."""
+    """The clock as the core needs it; None is the machine's own, which C reads by itself."""
     return None if type(clock) is MonotonicClock else clock.nanos

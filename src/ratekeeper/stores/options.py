@@ -1,4 +1,4 @@
-"""What may be asked of a store: bounds, modes, and checks of options.  No I/O."""
+"""Bounds and options of stores, and their validation.  No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from ratekeeper.errors import InvalidStore, shown
 
 MAX_KEYS = 1_000_000
 MOST_TABLES = 1024
-MODES = ("local", "allow", "deny")  # what decides while a store cannot
+MODES = ("local", "allow", "deny")  # of the fallback of a store
+LOCAL_SHARE = 0.5  # of each limit, that the fallback admits in one process: two processes together then keep the limit
 
 
 def whole_max_keys(max_keys: object, place: str) -> int:
@@ -23,7 +24,7 @@ def expect_options(
     local_share: object = None,
     lease: object = None,
 ) -> None:
-    """Refuse what no store can do, whichever store it is: an option is no less wrong where it is not needed."""
+    """Raise InvalidStore for an invalid option, even if the store at hand does not need it."""
     wanted, found = "", None
     if deadline is not None and not (is_number(deadline) and 0.001 <= deadline <= 60):  # type: ignore[operator]
         wanted, found = "a deadline from 0.001 to 60 seconds", deadline

@@ -2,7 +2,7 @@
 
 ``shm://NAME`` is a folder in the host's shared memory, ``shm:///path`` one of your own; each limiter has a table in
 it, the same as in process, decided by the same C core.  A process that is killed at any instruction neither blocks
-the others nor harms a state (``native/guard.h`` says why).  The state outlives the last process: ``segments()`` lists
+the others nor damages a state (``native/guard.h`` says why).  The state outlives the last process: ``segments()`` lists
 what is there, ``remove(name)`` removes it.
 """
 
@@ -43,7 +43,7 @@ class SharedStore(TableStore):
     Only this user's processes may use it, unless ``mode`` says otherwise.
     """
 
-    has_room = False  # for another limit on the same states
+    has_room = False  # for a second limit on the same states
 
     def __init__(
         self, name: str, *, clock: Clock | None = None, max_keys: int | None = None, mode: int = 0o600
@@ -69,12 +69,12 @@ class SharedStore(TableStore):
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
-                table = self.put_table(space, limit, self.map_shelf(space, limit, strict))
+                table = self.put_table(space, limit, self.map_states(space, limit, strict))
         return table
 
     table_for = table  # what an older build of the core calls it
 
-    def map_shelf(self, space: str, limit: Limit | LimitSet, strict: bool) -> Shelf:
+    def map_states(self, space: str, limit: Limit | LimitSet, strict: bool) -> Shelf:
         parts: Any = limit.parts
         if parts[0].is_unlimited:
             return Shelf(limit, 1, os.urandom(16))
@@ -87,20 +87,20 @@ class SharedStore(TableStore):
                 )
         clock = "monotonic" if self.nanos is None else "given"
         mapped = self.folder.map_table(space, limit, self.max_keys, self.any_size, clock, strict)
-        if mapped.identity not in self.shelves:
-            shelf = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity)
-            self.shelves[mapped.identity] = shelf
-        return self.shelves[mapped.identity]
+        if mapped.identity not in self.states_by_layout:
+            states = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity)
+            self.states_by_layout[mapped.identity] = states
+        return self.states_by_layout[mapped.identity]
 
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
-        """Let go of the states that ``limit`` reads; whether they are gone, as no process has them open any more."""
+        """Close the states that ``limit`` reads; whether they are gone, as no other process has them open."""
         with self.lock:
             self.drop_tables(space, limit)
-            self.shelves.pop(self.folder.identity_of(space, limit), None)
+            self.states_by_layout.pop(self.folder.identity_of(space, limit), None)
             return self.folder.remove_table(space, limit)
 
     def close(self) -> None:
-        """Let go of the segment; its state stays for the others and for later."""
+        """Close the segment; its state stays for other processes and for later."""
         super().close()
         self.folder.close()
 
@@ -110,21 +110,24 @@ class SharedStore(TableStore):
 
 
 def segments(root: str = ROOT) -> list[Segment]:
-    """The segments in shared memory, those of other users that cannot be read left out."""
+    """The segments in shared memory, without those of other users that cannot be read."""
     found = []
     for entry in sorted(os.listdir(root)):
         path = f"{root}/{entry}"
         if entry.startswith(PREFIX) and os.path.isdir(path):
             try:
                 found.append(segment_at(entry.removeprefix(PREFIX), path))
-            except (FileNotFoundError, PermissionError):  # somebody removes it at this moment, or it is not ours
+            except (
+                FileNotFoundError,
+                PermissionError,
+            ):  # another process is removing it, or it belongs to another user
                 continue
     return found
 
 
 def segment_at(name: str, path: str) -> Segment:
     size, stale, tables = 0, [], []
-    folder = Folder.__new__(Folder)  # only to read with: it takes no part in the segment
+    folder = Folder.__new__(Folder)  # only for reading: it does not open the segment
     folder.name, folder.path, folder.users = name, path, -1
     for file in table_files(path):
         size += os.stat(file).st_blocks * 512
@@ -157,7 +160,7 @@ def remove(name: str, *, force: bool = False) -> None:
         for file in os.listdir(path):
             if file.endswith(".table") or file in (".lock", ".users", ".draft"):
                 os.unlink(f"{path}/{file}")
-        if not os.listdir(path):  # a folder of one's own may have other files too
+        if not os.listdir(path):  # the folder of a path may contain other files
             os.rmdir(path)
     except OSError as error:
         raise InvalidStore(f"remove: expected to remove {path}, got {error.strerror or error}.") from error

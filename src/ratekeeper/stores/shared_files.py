@@ -1,4 +1,4 @@
-"""A shared-memory segment: a folder with a file for each table, and what each file says about itself.
+"""A shared-memory segment: a folder with a file for each table, and the header of each file.
 
 A table file begins with a line of format and version and a description in JSON; the table follows, page-aligned.
 Files are made whole under another name and then renamed, so nobody ever sees half of one.  Whoever opens, makes or
@@ -42,12 +42,12 @@ class Segment(NamedTuple):
     path: str
     bytes: int
     in_use: bool
-    stale: bool  # from before the last start of the machine
+    stale: bool  # from before the last boot
     tables: tuple[tuple[str, str], ...]  # the space and the limits of each
 
 
 def folder_of(name: str) -> str:
-    """``api`` is a folder in shared memory, ``/var/lib/app/limits`` is itself one."""
+    """The folder of a segment: ``api`` is in shared memory, ``/var/lib/app/limits`` is a path."""
     if name.startswith("/"):
         return name.rstrip("/") or "/"
     fine = (
@@ -62,7 +62,7 @@ def folder_of(name: str) -> str:
 
 
 def boot_now() -> str:
-    """Names the clock that instants are read from: it starts anew with the machine."""
+    """The identity of the machine's monotonic clock, which starts anew at each boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         found = file.read().strip()
     try:
@@ -72,7 +72,7 @@ def boot_now() -> str:
 
 
 def is_stale(head: dict[str, Any]) -> bool:
-    """Whether the table is from before the last start of the machine."""
+    """Whether the table is from before the last boot."""
     return bool(head["boot"].partition(" ")[0] != boot_now().partition(" ")[0])
 
 
@@ -89,7 +89,7 @@ class Folder:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             try:
                 os.mkdir(self.path, 0o700)
-                os.chmod(self.path, folder_mode)  # whatever the umask is: the mode says who shares it
+                os.chmod(self.path, folder_mode)  # whatever the umask is: ``mode`` decides which users share it
             except FileExistsError:
                 pass
             facts = os.lstat(self.path)
@@ -129,7 +129,7 @@ class Folder:
     def map_table(
         self, space: str, limit: Limit | LimitSet, max_keys: int, any_size: bool, clock: str, strict: bool
     ) -> Mapped:
-        """The table of ``limit`` in ``space``, made if it is not there; ``strict`` refuses other limits beside it."""
+        """Open the table of ``limit`` in ``space``, or create it; ``strict`` raises if the space has other limits."""
         try:
             lock = self.lock_file(".lock", fcntl.LOCK_EX)
         except OSError as error:
@@ -155,7 +155,7 @@ class Folder:
     def remove_table(self, space: str, limit: Limit | LimitSet) -> bool:
         """Remove the table of ``limit`` unless a process has it in memory; whether it is gone."""
         try:
-            lock = self.lock_file(".lock", fcntl.LOCK_EX)  # nobody opens one meanwhile
+            lock = self.lock_file(".lock", fcntl.LOCK_EX)  # no process opens a table meanwhile
         except OSError as error:
             raise self.refused(error) from error
         try:
@@ -188,7 +188,7 @@ class Folder:
                 )
 
     def read_head(self, path: str) -> dict[str, Any] | None:
-        """What the file says about itself; None if there is none, an error if another version wrote it."""
+        """The header of a table file; None if there is no file; InvalidStore if another version wrote it."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -235,11 +235,11 @@ class Folder:
         }
         size = HEAD + shared_size(limit, max_keys)
         draft = f"{self.path}/.draft"
-        if os.path.lexists(draft):  # of one that was killed while it made it
+        if os.path.lexists(draft):  # left by a process that was killed while it created a table
             os.unlink(draft)
         file = self.make_file(".draft")
         try:
-            # Reserved, not only promised: a write to memory that is not there would kill the process.
+            # Allocate the memory now: a write to a page that cannot be allocated would kill the process.
             os.posix_fallocate(file, 0, size)
             os.pwrite(file, MAGIC % FORMAT + json.dumps(head).encode(), 0)
             with mmap.mmap(file, size - HEAD, offset=HEAD) as memory:
@@ -286,13 +286,13 @@ class Mapped:
         file = folder.open_file(name)
         try:
             found = os.fstat(file).st_size
-            if found != HEAD + size:  # memory beyond the end of a file would kill whoever touches it
+            if found != HEAD + size:  # a process that touches memory beyond the end of a file is killed
                 raise InvalidStore(
                     f"shm://{folder.name}: expected {HEAD + size:,} bytes in {folder.path}/{name}, got {found:,}: "
                     f"the file is damaged. {HOW_TO_REMOVE.format(name=folder.name)}."
                 )
             fcntl.flock(file, fcntl.LOCK_SH)  # for as long as it is in memory: see remove_table
-            self.memory = mmap.mmap(file, size, offset=HEAD)  # which keeps the file open, and so the lock
+            self.memory = mmap.mmap(file, size, offset=HEAD)  # keeps the file open, and so the lock
         finally:
             os.close(file)
 
@@ -302,7 +302,7 @@ def cut(text: str) -> str:
 
 
 def file_of(space: str, limit: Limit | LimitSet) -> str:
-    """One file for the limits that understand each other's states."""
+    """The name of a table's file: one for all limits that read the same states."""
     whole = "\0".join([space, limit.layout, shape(limit, True)])
     return blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest() + ".table"
 
@@ -319,7 +319,9 @@ def is_in_use(path: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # a look takes the lock of the users for a moment: one looks at a time
+        fcntl.flock(
+            folder, fcntl.LOCK_EX
+        )  # this test takes the lock of the users for a moment, so one process tests at a time
         file = os.open(".users", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper import InvalidStore
+from ratekeeper import InvalidStore, Limiter
 from ratekeeper.stores.redis.url import OPTIONS, RedisSettings
 
 URLS = [
@@ -91,3 +91,22 @@ def test_an_unknown_keyword_is_a_mistake_too():
     with pytest.raises(InvalidStore) as caught:
         RedisSettings("redis://h", dedline=1)
     assert str(caught.value) == "store redis://: expected a known option, got 'dedline'. Did you mean 'deadline'?"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("", "on_store_error=local (50 % of each limit, per process)"),
+        ("?local_share=0.125", "on_store_error=local (12.5 % of each limit, per process)"),
+        ("?on_store_error=deny&local_share=0.125", "on_store_error=deny"),
+    ],
+)
+def test_the_log_says_what_is_used_while_the_store_is_away(options, text, caplog):
+    assert RedisSettings(f"redis://127.0.0.1:1{options}").fallback == text
+    limiter = Limiter("5/minute", store=f"redis://127.0.0.1:1{options}", deadline=5)
+    with caplog.at_level("WARNING", "ratekeeper.store"):
+        limiter.check("k")
+    limiter.close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("redis://127.0.0.1:1: could not be reached (")
+    assert line.endswith(f"). Using {text} until it recovers")

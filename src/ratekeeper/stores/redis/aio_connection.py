@@ -1,8 +1,8 @@
-"""An event loop's way to one server: all requests of one turn of the loop travel in one command.
+"""How an event loop reaches one server: all requests of one turn of the loop are one command.
 
-What is asked in a turn is sent at its end, and no timer waited for.  While the server is idle some go earlier: one that
-is likely to stay alone, one whose answer others wait for, and half a command.  One timer for all that is under way
-watches the deadline.
+Requests of a turn are sent at its end; no timer delays them.  While the server is idle some are sent earlier: a request
+that is likely to stay the only one of its turn, one that other tasks wait for, and half a batch.  One timer watches the
+deadline of everything that is under way.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.tls import TlsSession
     from ratekeeper.stores.redis.url import Address, RedisSettings
 
-EARLY = MOST_REQUESTS // 2  # to a server that has nothing to do: it decides these while we write the next
+EARLY = MOST_REQUESTS // 2  # requests, sent at once to an idle server: it decides them while the loop makes the others
 
 
 class AsyncRedisConnection(asyncio.Protocol):
-    """A connection: hands each reply, in order, to ``receive``."""
+    """A connection: passes each reply, in order, to ``receive``."""
 
     def __init__(self, receive: Callable[[Any], None], lost: Callable[[AsyncRedisConnection, str], None]) -> None:
         self.reader = Reader()
         self.receive = receive
         self.lost = lost
         self.transport: asyncio.Transport | None = None
-        self.file = -1  # to read at other times than the loop does; -1: only the loop may
+        self.file = -1  # of the socket, for ``glance``; -1: only the loop may read it
         self.tls: TlsSession | None = None
         self.ready: Future[None] | None = None  # while the TLS handshake goes on
 
@@ -64,7 +64,7 @@ class AsyncRedisConnection(asyncio.Protocol):
         self.transport.write(payload if self.tls is None else self.tls.encrypt(payload))  # type: ignore[union-attr]
 
     def decrypted(self, part: bytes) -> bytes:
-        """What TLS makes of bytes that were read; during the handshake nothing."""
+        """Decrypt what was read; during the handshake, go on with that and return nothing."""
         if self.ready is None:
             return self.tls.decrypt(part)  # type: ignore[union-attr]
         if not self.ready.done():
@@ -90,12 +90,12 @@ class AsyncRedisConnection(asyncio.Protocol):
             self.lost(self, f"lost the connection ({error})")
 
     def glance(self) -> None:
-        """Take in what has come already: a busy loop looks at its sockets once a turn, after all that is ready."""
+        """Read replies that have arrived, before the loop does: a busy loop reads sockets only once a turn."""
         if self.file < 0 or self.transport.is_closing():  # type: ignore[union-attr]
             return
         try:
             part = os.read(self.file, 65536)
-        except OSError:  # nothing there; whatever else it is, the loop will meet it too
+        except OSError:  # nothing to read; the loop meets every other error too
             return
         if part:
             self.data_received(part)
@@ -107,7 +107,7 @@ class AsyncRedisConnection(asyncio.Protocol):
 
     def close(self) -> None:
         self.lost = lambda wire, why: None
-        self.receive = lambda reply: None  # replies may have come with the one that closed it
+        self.receive = lambda reply: None  # more replies may follow the one that made us close it
         if self.transport is not None:
             self.transport.abort()
 
@@ -139,9 +139,9 @@ class AsyncRedisServer:
         self.attempt: asyncio.Task[None] | None = None
         self.pending: list[AnyRequest] = []
         self.since = 0.0
-        self.was_alone = False  # what was sent last: then nobody else is likely to come in this turn
-        self.waiting: list[Batch] = []  # to be sent again, on the next connection
-        self.in_flight: deque[Batch | None] = deque()  # None: a reply that nobody waits for
+        self.was_alone = False  # the last command had one request: the next one is likely to be alone, too
+        self.waiting: list[Batch] = []  # batches to send on the next connection
+        self.in_flight: deque[Batch | None] = deque()  # sent, oldest first; None: the reply to ASKING, which is dropped
         self.timer: asyncio.TimerHandle | None = None
         self.is_closed = False
 
@@ -167,17 +167,17 @@ class AsyncRedisServer:
         return future
 
     def hurry(self) -> None:
-        """Send what is pending in the middle of a turn, to a server that has nothing to do: others wait for it."""
+        """Send pending requests in the middle of a turn if the server is idle, as other tasks wait for the reply."""
         if not self.in_flight:
             self.flush()
 
     def glance(self) -> None:
-        """Take in the answers that have come already, in the middle of a turn."""
+        """Read replies that have arrived, in the middle of a turn."""
         if self.wire is not None:
             self.wire.glance()
 
     def away(self) -> str:
-        """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""
+        """Why the server is not asked, while the breaker is open; else "".  Starts a probe if one is due."""
         breaker = self.breaker
         if not breaker.is_open:
             return ""
@@ -191,7 +191,7 @@ class AsyncRedisServer:
         if self.wire is None:
             self.reach()
             return
-        # Whoever was cancelled before it was sent is not charged.
+        # A request that was cancelled before it was sent is not charged.
         requests = [request for request in self.pending if not request.future.done()]
         self.pending = []
         self.was_alone = len(requests) == 1 and not self.in_flight
@@ -203,7 +203,7 @@ class AsyncRedisServer:
             )
 
     def send(self, batches: list[Batch]) -> None:
-        """Put batches on the wire, or first in line for it."""
+        """Send batches, now or on the next connection."""
         if self.wire is None:
             self.waiting += batches
             self.reach()
@@ -228,7 +228,7 @@ class AsyncRedisServer:
             self.down("answered something else than was asked")
 
     def expire(self) -> None:
-        """Fail what is past its deadline; else come back when the oldest would be."""
+        """Fail everything if the oldest request is past its deadline; else set the timer for that instant."""
         self.timer = None
         ages = [batch.since for batch in (*self.waiting, *self.in_flight) if batch is not None]
         if self.pending:
@@ -248,12 +248,12 @@ class AsyncRedisServer:
         if self.in_flight or self.pending:
             self.down(why)
         else:
-            self.wire = None  # an idle connection was closed: no harm done
+            self.wire = None  # an idle connection was closed: nothing is lost
 
     def down(self, why: str) -> None:
-        """Open the breaker and fail all that is under way: what was sent may have been charged."""
+        """Open the breaker and fail all requests under way.  Those that were sent may have been charged."""
         if self.breaker.trip(self.loop.time(), why):
-            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+            log.warning("%s: %s. Using %s until it recovers", self.name, why, self.settings.fallback)
         self.drop(why)
 
     def drop(self, why: str) -> None:
@@ -270,13 +270,13 @@ class AsyncRedisServer:
             batch.fail(StoreUnavailable(self.name, why))
 
     def renew(self) -> None:
-        """Leave this connection, on which nothing is under way, for a new one."""
+        """Close this connection, on which nothing is under way, so that the next batch makes a new one."""
         if self.wire is not None:
             self.wire.close()
             self.wire = None
 
     def reach(self) -> None:
-        """Start to connect, unless that is under way."""
+        """Start to connect, unless an attempt is under way."""
         if self.attempt is None and not self.is_closed:
             self.attempt = self.loop.create_task(self.connect())
 
@@ -344,7 +344,7 @@ async def open_wire(
 
 
 async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> list[Any]:
-    """Send ``payload`` and gather its replies: for the first words, before requests take over."""
+    """Send ``payload`` and return its replies: for the handshake, before requests are sent."""
     found: list[Any] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     receive, lost = wire.receive, wire.lost

@@ -64,7 +64,7 @@ class AsyncRedisStore(AnyRedisStore):
         return server
 
     def away(self, keys: bytes = b"") -> str:
-        """Why the server of these keys cannot be asked at this moment; empty where to ask is the only way to know."""
+        """Why the server of these keys cannot be asked at this moment; "" if it may be asked."""
         if self.settings.is_cluster:
             return self.connections().away(keys)
         server = self.server()

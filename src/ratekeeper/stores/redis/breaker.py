@@ -1,7 +1,7 @@
-"""When to stop asking a store that does not answer, and when to try it again.  No clock, no I/O.
+"""Circuit breaker: when to stop asking a store that does not answer, and when to try it again.  No clock, no I/O.
 
-Closed, every call may ask.  One failure opens it: nobody waits for the store then, until a probe, one at a time and
-at jittered intervals from ``SOONEST`` to ``LATEST``, finds it well.
+Closed, every call may ask.  One failure opens it.  Then no call waits for the store, until a probe succeeds: one at a
+time, at jittered intervals from ``SOONEST`` to ``LATEST``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Breaker:
     def trip(self, now: float, why: str) -> bool:
         """Note a failure; says whether that changed the state."""
         changed = not self.is_open
-        if changed and now > self.probe_at + LATEST:  # it was well for a while; else the last probe was mistaken
+        if changed and now > self.probe_at + LATEST:  # the store had recovered; else the last probe was mistaken
             self.pause = 0.0
         self.is_open = True
         self.why = why
         self.pause = min(LATEST, max(SOONEST, self.pause * 2))
-        self.probe_at = now + self.pause * (0.5 + random() / 2)  # jitter: a fleet must not return as one
+        self.probe_at = now + self.pause * (0.5 + random() / 2)  # jitter, so that a fleet does not return at once
         return changed
 
     def close(self) -> bool:
@@ -41,12 +41,12 @@ class Breaker:
         return changed
 
     def is_due(self, now: float) -> bool:
-        """Whether a probe may be sent now; if so the next one is not due before it could have failed."""
+        """Whether a probe may be sent now.  If so, the next one is due when this one must have failed."""
         if now < self.probe_at:
             return False
         self.probe_at = now + LATEST
         return True
 
     def is_waiting(self, now: float) -> bool:
-        """Whether nobody may ask, not even a probe."""
+        """Whether no call may ask, not even as a probe."""
         return self.is_open and now < self.probe_at

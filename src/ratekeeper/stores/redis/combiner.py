@@ -1,10 +1,10 @@
-"""Many threads, few round trips: whoever comes first speaks for all who come while it waits.
+"""Few round trips for many threads, without the C core: one thread sends the requests of all that wait.
 
-A thread that finds nobody speaking speaks at once: alone, it waits for nobody, and nothing is made for it to wait with.
-Those who come meanwhile line up; when the speaker is done, it speaks for all of them, a few times over.
+A thread that finds no leader sends its own request at once: it waits for nobody, and needs no lock to wait with.
+Requests that come meanwhile are queued.  When the leader has its answer, it sends all of them as a batch, a few times.
 
-The handler of a signal may raise between any two steps of the main thread.  Whatever must be undone then is told by the
-shared state itself, not by a variable that is set a step later, and each way out may be gone twice.
+A signal handler may raise between any two steps of the main thread.  So what must be undone then is read from the
+shared state itself, not from a variable that is set a step later, and each cleanup may run twice.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.request import AnyRequest
 
 TURNS = 8
-LEADS_FOR = 0.1  # of the deadline: a leader that has its answer may have to wait a deadline more for the others'
+LEADS_FOR = 0.1  # of the deadline: a leader that has its answer may wait up to another deadline for the last batch
 LEADER = 0
 
 
 class Waiter:
-    """Where one thread waits for its answer, or for its turn to lead."""
+    """Where one thread waits for its answer, or for the lead."""
 
     __slots__ = ("called", "error", "finished", "gate", "has_left", "is_gone", "next", "result")
 
     def __init__(self, gate: LockType | None = None) -> None:
         self.finished = False
-        self.called = False  # by whoever was answered before it
+        self.called = False  # woken by the thread that was answered before it
         self.has_left = False
-        self.is_gone = False  # and has left nothing undone
-        self.gate = gate  # only those who wait for another have one
-        self.next: Waiter | None = None  # to be woken once this one's owner is awake
+        self.is_gone = False  # has left, and the cleanup is done
+        self.gate = gate  # a lock to wait at; None: a leader, which does not wait
+        self.next: Waiter | None = None  # the waiter that this one wakes
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -64,15 +64,15 @@ class Waiter:
 def open_gate(waiter: Any) -> None:
     try:  # noqa: SIM105 - a context manager would cost as much as all the rest
         waiter.gate.release()
-    except RuntimeError:  # it is open
+    except RuntimeError:  # the gate is open already
         pass
 
 
 def pass_on(waiter: Waiter) -> None:
-    """Wake the next who was answered and still waits.
+    """Wake the next waiter that was answered and still waits.
 
-    Who leaves says so, then looks whether it was called; here it is called first, and looked at then: one of the two
-    sees the other, and if both do, somebody is called twice, which does no harm.
+    A departing waiter sets has_left, then reads called; here called is set first, then has_left is read.  So one of the
+    two always sees the other.  If both do, a waiter is woken twice, which does no harm.
     """
     following = waiter.next
     while following is not None:
@@ -84,10 +84,10 @@ def pass_on(waiter: Waiter) -> None:
 
 
 class Combiner:
-    """Gathers requests for one server.
+    """Batches the requests of threads for one server.
 
-    ``deliver`` settles a list of requests, asked at that instant, and raises nothing but interruptions; ``speak``
-    answers a single one with less work, or raises StoreUnavailable.
+    ``deliver`` settles a list of requests, made at that instant, and raises nothing but interruptions; ``speak``
+    answers a single request with less work, or raises StoreUnavailable.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Combiner:
         self.deliver = deliver
         self.speak = speak
         self.name = name
-        self.seat: dict[int, AnyRequest] = {}  # whose thread leads: to take it is one step, and to see who has it
+        self.seat: dict[int, AnyRequest] = {}  # the leader's request: setdefault takes or reads it in one step
         self.line: deque[AnyRequest] = deque()
-        self.leaving = allocate_lock()  # around leaving the line, and around taking over from a leader
+        self.leaving = allocate_lock()  # guards leaving the queue, and handing on the lead
 
     def ask(self, request: AnyRequest, deadline: float) -> Any:
         """The answer to ``request``, or StoreUnavailable after ``deadline`` seconds."""
@@ -121,21 +121,21 @@ class Combiner:
         return answer
 
     def wait(self, request: AnyRequest, since: float, deadline: float) -> Any:
-        """Stand in line for an answer, or for the turn to lead."""
+        """Wait in the queue for an answer, or for the lead."""
         gate = allocate_lock()
         gate.acquire()
         waiter = request.future = Waiter(gate)
         try:
             self.line.append(request)
-            self.seat.setdefault(LEADER, request)  # who led may have left before it could see us
+            self.seat.setdefault(LEADER, request)  # the last leader may have left before it could see this request
             while not waiter.finished:
-                with self.leaving:  # whoever hands on the lead has done so
+                with self.leaving:  # so that a leader that hands on the lead has finished
                     leads = self.seat.get(LEADER) is request
                 if leads and self.leave(request):
                     waiter.gate = None
                     self.lead([request], since, since + deadline * LEADS_FOR)
                     break
-                if leads:  # it was sent, or even answered, before
+                if leads:  # this request was sent, or even answered, by the last leader
                     self.rise(request)
                 elif not gate.acquire(True, max(0.0, since + deadline - monotonic())):
                     self.give_up(request, waiter, deadline)
@@ -148,7 +148,7 @@ class Combiner:
         return waiter.answer()
 
     def give_up(self, request: AnyRequest, waiter: Waiter, deadline: float) -> None:
-        """Raise after the deadline, unless just then the answer came, or the turn to lead."""
+        """Raise at the deadline, unless the answer or the lead came at the same instant."""
         with self.leaving:
             if waiter.finished or self.seat.get(LEADER) is request:
                 return
@@ -157,12 +157,12 @@ class Combiner:
         raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
 
     def depart(self, request: AnyRequest, waiter: Waiter) -> None:
-        """Leave nobody waiting, whether with an answer or without one."""
+        """Leave the queue, with an answer or without one, and wake the next waiter."""
         waiter.has_left = True
         if not waiter.finished:
             with self.leaving:
                 self.leave(request)
-            waiter.finished = True  # if it is on its way, its answer goes nowhere
+            waiter.finished = True  # if the request was sent, its answer is dropped
         if waiter.called:
             pass_on(waiter)
         waiter.is_gone = True
@@ -175,7 +175,7 @@ class Combiner:
         return True
 
     def lead(self, batch: list[AnyRequest], since: float, until: float) -> None:
-        """Speak for all who wait, a few times over: each change of leader costs two switches of threads."""
+        """Send the requests of all that wait, a few times: each change of leader costs two switches of threads."""
         for _ in range(TURNS):
             if not batch and (not self.line or since >= until):
                 return
@@ -195,9 +195,9 @@ class Combiner:
                 self.line.popleft()
 
     def wake(self, batch: list[AnyRequest]) -> None:
-        """Open the gate of the first who was answered; each opens the next one's.
+        """Wake the first waiter that was answered; each wakes the next.
 
-        All at once would only queue up for the interpreter, and each would be put to sleep again.
+        If all were woken at once they would only wait for the interpreter, and each would sleep again.
         """
         first = last = Waiter()
         for request in batch:
@@ -207,7 +207,7 @@ class Combiner:
         pass_on(first)
 
     def rise(self, request: AnyRequest) -> None:
-        """If ``request`` leads, let the first in line lead; with nobody there, whoever comes next."""
+        """If ``request`` leads, give the lead to the first in the queue; if it is empty, the next one takes it."""
         while self.seat.get(LEADER) is request:
             with self.leaving:
                 if self.line:
@@ -216,14 +216,14 @@ class Combiner:
                     self.seat[LEADER] = heir
                     return
             del self.seat[LEADER]
-            if self.line:  # whoever lined up before that saw somebody leading, and waits
+            if self.line:  # a request that was queued before saw a leader, and waits
                 self.seat.setdefault(LEADER, request)
 
     def abandon(self, batch: list[AnyRequest]) -> None:
-        """A leader that was interrupted must leave nobody waiting: those in line have an heir."""
+        """Fail the batch of a leader that was interrupted.  Queued requests get another leader: see ``rise``."""
         for request in batch:
             with self.leaving:
-                self.leave(request)  # it may stand there still
+                self.leave(request)  # it may still be queued
             if not request.future.done():
                 request.future.set_exception(StoreUnavailable(self.name, "was interrupted", charged=None))
         self.wake(batch)

@@ -1,9 +1,9 @@
-"""The threads' way to one server: a socket, a deadline, and a breaker.
+"""How threads reach one server: a socket, a deadline and a breaker.
 
-A plain socket is shared by all threads, as the C core gathers what they ask; without it, and with TLS, one speaks at a
-time (see combine.py).
+All threads share one connection: the C core gathers their requests and sends them in batches, over TLS too.  Without
+the C core one thread uses the connection at a time (see combiner.py).
 
-Connecting is always done by a thread of its own: a name that does not resolve, or a server that does not answer, costs
+A thread of its own makes each connection.  So a name that does not resolve, or a server that does not answer, costs
 the caller its deadline once, and nothing while the breaker is open.
 """
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.tls import TlsSession
     from ratekeeper.stores.redis.url import Address, RedisSettings
 
-SHORTEST = 0.0005  # seconds to wait where the deadline has passed: a timeout of 0 would mean something else
-IDLE = 1.0  # seconds after which a connection may have been closed by something in between
+SHORTEST = 0.0005  # seconds to wait after the deadline: a timeout of 0 would make the socket non-blocking
+IDLE = 1.0  # seconds without use after which a proxy or the server may have closed a connection
 DONE = threading.Event()
 DONE.set()
 
 
 def open_socket(address: Address, settings: RedisSettings, seconds: float) -> socket.socket:
-    """A connected socket; none is left open if something stops that."""
+    """Connect a socket; if that fails, close it."""
     is_local = settings.scheme == "unix"
     opened = socket.socket(socket.AF_UNIX) if is_local else socket.create_connection(address, seconds)
     try:
@@ -61,11 +61,11 @@ def open_socket(address: Address, settings: RedisSettings, seconds: float) -> so
 
 
 class NotSent(ConnectionError):
-    """Nothing was sent: it was too late, or another thread had given the connection up."""
+    """The request was not sent: the deadline had passed, or another thread gave the connection up."""
 
 
 def sent(reply: Any) -> Any:
-    """What a line answers, unless it says that nothing was sent."""
+    """The reply of the C queue, or NotSent."""
     if reply is None:
         raise NotSent("the connection was closed")
     return reply
@@ -74,7 +74,7 @@ def sent(reply: Any) -> Any:
 class RedisConnection:
     """A socket and its replies, in order."""
 
-    line: Line | None = None  # what threads share; None: one speaks at a time
+    line: Line | None = None  # the C queue that threads share; None: one thread uses the connection at a time
     tls: TlsSession | None = None
 
     def __init__(self, address: Address, settings: RedisSettings, until: float, start: bytes = b"") -> None:
@@ -101,16 +101,16 @@ class RedisConnection:
             raise
 
     def exchange(self, payload: bytes, replies: int, until: float) -> list[Any]:
-        """Send ``payload`` and gather so many replies, until that instant."""
+        """Send ``payload`` and return its replies, or raise TimeoutError at the instant ``until``."""
         if self.line is None:
             return self.converse(payload, replies, until)
         found = sent(self.line.exchange(payload, replies, until - monotonic()))
-        reader = Reader()  # one for each, as threads share the connection
+        reader = Reader()  # a new one for each call, as threads share the connection
         reader.feed(found)
         return [reader.gets() for _ in range(replies)]
 
     def ask(self, request: AnyRequest, until: float) -> Any:
-        """The script's reply to ``request``, which may travel with those of other threads."""
+        """The script's reply to ``request``, which may be batched with those of other threads."""
         reply = self.line.ask(  # type: ignore[union-attr]
             request.keys, request.keys_count, request.words, request.words_count, until - monotonic()
         )
@@ -119,7 +119,7 @@ class RedisConnection:
         return ReplyError(reply) if reply.__class__ is str else sent(reply)
 
     def converse(self, payload: bytes, replies: int, until: float) -> list[Any]:
-        """The same for one thread at a time."""
+        """``exchange`` without the C queue, for one thread at a time."""
         found: list[Any] = []
         reader = self.reader
         self.set_patience(until)
@@ -147,8 +147,8 @@ class RedisConnection:
             self.patience = left
 
     def is_stale(self) -> bool:
-        """Whether the other side closed an idle connection: better known before sending than after."""
-        self.socket.settimeout(0)  # else Python itself would wait, whatever the flags say
+        """Whether the other side closed an idle connection.  A request sent on it could have been charged or not."""
+        self.socket.settimeout(0)  # a Python socket with a timeout waits, whatever the flags of recv say
         self.patience = 0.0
         try:
             return self.socket.recv(1, socket.MSG_PEEK) == b""
@@ -185,14 +185,14 @@ class RedisServer:
         self.gives_time = gives_time
         self.breaker = Breaker()
         self.connection: RedisConnection | None = None
-        self.lock = allocate_lock()  # around what follows
+        self.lock = allocate_lock()  # guards connection, attempt, is_closed and the trip of the breaker
         self.attempt: threading.Event | None = None
-        self.is_shared = core is not None  # threads ask on one connection, side by side
-        self.wire = allocate_lock()  # if not, held by the one thread that speaks
+        self.is_shared = core is not None  # by threads: many of them use one connection at a time
+        self.wire = allocate_lock()  # if not shared: held by the thread that uses the connection
         self.is_closed = False
 
     def exchange(self, batches: Sequence[Batch], until: float) -> tuple[list[Any], RedisConnection]:
-        """Send all batches in one go; their replies, and who gave them."""
+        """Send all batches at once; their replies, and the connection that was used."""
         payload = b"".join([batch.payload(self.script, self.clock, self.gives_time) for batch in batches])
         extra = sum([batch.asking for batch in batches])
         replies, asked = self.transfer(payload, len(batches) + extra, until)
@@ -202,7 +202,7 @@ class RedisServer:
         return replies, asked
 
     def transfer(self, payload: bytes, replies: int, until: float) -> tuple[list[Any], RedisConnection]:
-        """Send ``payload`` on a good connection; so many replies, and who gave them."""
+        """Send ``payload`` on an open connection; its replies, and the connection that was used."""
         if self.breaker.is_open:
             self.refuse()
         if not self.is_shared and not self.wire.acquire(True, max(0.0, until - monotonic())):
@@ -219,7 +219,7 @@ class RedisServer:
                 self.wire.release()
 
     def ask(self, request: AnyRequest, until: float) -> tuple[Any, RedisConnection]:
-        """The script's reply to ``request``, which may travel with those of other threads, and who gave it."""
+        """The script's reply to ``request``, and the connection that was used."""
         while True:
             connection = self.ready(until)
             try:
@@ -228,7 +228,7 @@ class RedisServer:
                 self.fail(connection, error, until)
 
     def fail(self, connection: RedisConnection, error: BaseException, until: float) -> None:
-        """Raise what became of a call on that connection, unless nothing was sent and there is time for another."""
+        """Raise the error of a call on ``connection``; return if nothing was sent and there is time for another try."""
         if isinstance(error, NotSent):
             if monotonic() >= until:
                 raise StoreUnavailable(self.name, "other threads waited for it until the deadline") from error
@@ -237,7 +237,7 @@ class RedisServer:
                 self.refuse()
             return
         if not isinstance(error, (OSError, HiredisError)):
-            if not self.is_shared:  # else others speak on it, and the answer is read all the same
+            if not self.is_shared:  # else other threads use it, and the queue reads and drops the reply
                 self.drop(connection)
             raise error
         why = (
@@ -249,7 +249,7 @@ class RedisServer:
         raise StoreUnavailable(self.name, why, charged=None) from error
 
     def ready(self, until: float) -> RedisConnection:
-        """The connection, or a new one in the place of one that was closed while it was idle."""
+        """The open connection, or a new one if it was closed while it was idle."""
         connection, now = self.connection, monotonic()
         if connection is not None and now - connection.used_at > IDLE and connection.is_stale():
             self.drop(connection)
@@ -260,7 +260,7 @@ class RedisServer:
         return connection
 
     def connected(self, until: float) -> RedisConnection:
-        """A new connection, waited for until that instant."""
+        """Wait for a new connection, until that instant at most."""
         attempt = self.reach()
         attempt.wait(max(0.0, until - monotonic()))
         connection = self.connection
@@ -276,7 +276,7 @@ class RedisServer:
         return connection
 
     def away(self) -> str:
-        """Why nobody is asked while the breaker is open; every now and then, have a look in the background."""
+        """Why the server is not asked, while the breaker is open; else "".  Starts a probe if one is due."""
         breaker = self.breaker
         if not breaker.is_open:
             return ""
@@ -285,14 +285,14 @@ class RedisServer:
         return breaker.why
 
     def refuse(self) -> None:
-        """Raise at once: the breaker is open."""
+        """Raise StoreUnavailable, as the breaker is open."""
         raise StoreUnavailable(self.name, self.away() or self.breaker.why)
 
     def reach(self) -> threading.Event:
-        """Start to connect, unless that is under way."""
+        """Start to connect, unless an attempt is under way."""
         with self.lock:
             if self.attempt is None and self.connection is not None:
-                return DONE  # just now
+                return DONE  # another thread has just connected
             if self.attempt is None:
                 self.attempt = threading.Event()
                 threading.Thread(
@@ -308,7 +308,7 @@ class RedisServer:
             handshake = Handshake(self.settings, self.script)
             while handshake.words:
                 handshake.judge(connection.exchange(handshake.payload, len(handshake.words), until))
-        except Exception as error:  # whatever it is, those who wait must hear of it
+        except Exception as error:  # of any kind: the threads that wait for this attempt must be woken
             if connection is not None:
                 connection.close()
             why = error.why if isinstance(error, StoreUnavailable) else f"could not be reached ({error})"
@@ -321,7 +321,7 @@ class RedisServer:
 
     def finish(self, attempt: threading.Event, connection: RedisConnection | None) -> None:
         with self.lock:
-            if self.attempt is not attempt or self.is_closed:  # forked or closed meanwhile
+            if self.attempt is not attempt or self.is_closed:  # the process was forked or the store closed meanwhile
                 if connection is not None:
                     connection.close()
                 return
@@ -331,18 +331,18 @@ class RedisServer:
             log.info("%s: answers again", self.name)
 
     def trip(self, why: str) -> None:
-        with self.lock:  # of threads that fail together one says so
+        with self.lock:  # of threads that fail together only one logs it
             changed = self.breaker.trip(monotonic(), why)
         if changed and not self.is_closed:
-            log.warning("%s: %s. Until it is back, on_store_error decides", self.name, why)
+            log.warning("%s: %s. Using %s until it recovers", self.name, why, self.settings.fallback)
 
     def leave(self, connection: RedisConnection, why: str) -> None:
-        """Give up a connection, and the server with it; of threads that share it, the first does."""
+        """Close a connection and open the breaker.  Only the first of the threads that share it opens the breaker."""
         if self.drop(connection):
             self.trip(why)
 
     def drop(self, connection: RedisConnection) -> bool:
-        """Close a connection; whether the next call would have used it, and must make a new one."""
+        """Close a connection; whether it was the current one, so that the next call makes a new one."""
         with self.lock:
             is_current = self.connection is connection
             if is_current:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class Handshake:
-    """The first words on a connection: ``while words: judge(replies to payload)``.
+    """The first commands on a connection: ``while words: judge(replies to payload)``.
 
-    The script itself is sent only to a server that says it lacks it, after all else was well: before a client has named
-    itself servers take no long word, and hang up instead of saying why.
+    The script itself is sent only to a server that lacks it, after all other commands succeeded: servers accept no long
+    argument before a client has authenticated, and hang up without an error.
     """
 
     def __init__(self, settings: RedisSettings, script: Script) -> None:
         self.settings = settings
-        self.words: list[tuple[list[bytes], bool]] = []  # and whether a refusal matters
+        self.words: list[tuple[list[bytes], bool]] = []  # each command, and whether an error reply to it matters
         if settings.password:
             self.words.append((authentication(settings.username, settings.password), True))
         if settings.db:
@@ -38,7 +38,7 @@ class Handshake:
         if settings.client_name:
             self.words.append(([b"CLIENT", b"SETNAME", settings.client_name.encode()], False))
         self.words.append(([b"INFO"], False))
-        # The script itself, asked for nothing: a server may answer PING and run no script.
+        # The script, with arguments that do nothing: a server that answers PING may still be unable to run scripts.
         trial = ([b"EVALSHA", script.sha, b"0", *script.nothing], True)
         self.words.append(trial)
         self.loading = [([b"SCRIPT", b"LOAD", script.text], False), trial]
@@ -48,18 +48,18 @@ class Handshake:
         return b"".join([encode_command(*words) for words, _ in self.words])
 
     def judge(self, replies: Sequence[Any]) -> None:
-        """Raise StoreUnavailable if the server will not serve us; warn if it will forget."""
+        """Raise StoreUnavailable if the server cannot serve us; warn if it may evict keys."""
         said, self.words = self.words, []
         for (words, matters), reply in zip(said, replies, strict=True):
             if isinstance(reply, ReplyError):
-                if str(reply).startswith("NOSCRIPT"):  # if it cannot be loaded either, each command brings it along
+                if str(reply).startswith("NOSCRIPT"):  # if it cannot be loaded, each command sends it
                     self.words, self.loading = self.loading, []
                 elif matters:
                     raise StoreUnavailable(self.settings.shown, f"refused {words[0].decode()}: {reply}")
             elif words[0] == b"INFO":
                 facts = dict(line.partition(":")[::2] for line in reply.decode("utf-8", "replace").split("\r\n"))
                 if facts.get("role") == "slave" and facts.get("slave_read_only") != "0":
-                    # A script that writes nothing would run there: it must not look well to a probe.
+                    # A replica runs scripts that write nothing, so a probe would succeed.
                     raise StoreUnavailable(self.settings.shown, "is a replica, and answers READONLY to what writes")
                 warn_of_eviction(facts, self.settings.shown)
 

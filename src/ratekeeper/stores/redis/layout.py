@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from ratekeeper.limit import State
     from ratekeeper.stores.fallback import FallbackTable
 
-VERSION = b"3"  # of the records' formats: part of every key's digest, so a record of another version is never met
-LONGEST_WHOLE = 64  # a log of more than so many is kept as a ring, which the server changes in place
+VERSION = b"3"  # of the record formats: part of every key's digest, so that a record of another version is never read
+LONGEST_WHOLE = 64  # instants: a longer log is kept as a ring, which the server changes in place
 SLACK = 1_000  # milliseconds that a key outlives its state
 MOST_NAMES = 10_000
-MOST_COSTS = 64  # whose words are kept
+MOST_COSTS = 64  # of a layout whose words are cached
 LOGS = ("sliding_log", "concurrency")  # their states grow and shrink
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
-SHOWN = 32  # letters of a space in a key's name: for people, the digest tells spaces apart
+SHOWN = 32  # letters of a space in a key's name: for people; the digest keeps spaces apart
 
 BUCKET_STATE = Struct(">QI")
-STAMP = 8  # bytes of the instant at which a record was made, where its first state does not tell
+STAMP = 8  # bytes of the instant at which a record was made, if its first state does not contain it
 STAMPED_BUCKET = Struct(">8xQI")
 WINDOW_SIZE = 12  # 7 bytes for the instant, 5 for what was used in its window
 LOG_LENGTHS = range(0, 7 << 21, 7)  # of more instants than any limit has
@@ -46,12 +46,12 @@ LENGTH = Struct(">I")
 
 
 def packed_number(value: int) -> bytes:
-    """In msgpack."""
+    """A whole number in msgpack."""
     return bytes([value]) if value < 128 else b"\xcf" + value.to_bytes(8, "big")
 
 
 def packed_limit(limit: Limit, kind: str, cost: int) -> bytes:
-    """A limit and what is asked of it, as the script reads them."""
+    """A limit and the cost to take, as the script reads them."""
     numbers: tuple[int, ...] = limit.micros, limit.count
     if limit.algorithm in BUCKETS:
         numbers = limit.drain, *divmod(limit.unit, limit.drain), *divmod(limit.full, limit.drain)
@@ -62,7 +62,7 @@ def packed_limit(limit: Limit, kind: str, cost: int) -> bytes:
 
 
 def state_size(limit: Limit) -> int:
-    """Bytes of a state where that is fixed: every rule but the log."""
+    """Bytes of a state.  Not for logs, whose states vary."""
     if limit.algorithm in BUCKETS:
         return BUCKET_STATE.size
     return 7 + 5 * (limit.slices + 1) if limit.algorithm == "sliding_window" else WINDOW_SIZE
@@ -93,10 +93,10 @@ def time_to_live(limit: Limit) -> int:
 
 
 class Subject:
-    """One key of a check: the limits whose states are in its record, and how the script is told."""
+    """One key of a check: the limits whose states are in its record, and its words for the script."""
 
     __slots__ = ("cuts", "instant", "kinds", "lengths", "parts", "ring", "size", "stamp", "suffix", "ttl")
-    lengths: Sequence[int]  # that a record may have
+    lengths: Sequence[int]  # in bytes, that a record may have
 
     def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int) -> None:
         self.parts = parts
@@ -106,7 +106,7 @@ class Subject:
         self.ttl = number(max(longer, *[time_to_live(part) for part in parts]))
         self.stamp = STAMP if parts[0].algorithm in BUCKETS else 0
         self.size, self.lengths, self.cuts = 0, LOG_LENGTHS, []  # 0: it varies
-        self.instant = slice(-7, None)  # where a record tells when it was made
+        self.instant = slice(-7, None)  # the bytes of a record that say when it was made
         if parts[0].algorithm not in LOGS:
             self.instant = slice(self.stamp or 7)
             self.size = self.stamp
@@ -116,7 +116,7 @@ class Subject:
             self.lengths = (0, self.size)
 
     def spell(self, operation: str, cost: int, whole: bool) -> bytes:
-        """This subject's words behind those of its plan."""
+        """The words of this subject, which follow those of its plan."""
         kinds = self.kinds
         if whole and self.ring:
             kinds = "w"
@@ -177,7 +177,7 @@ class RecordLayout:
         self.limit = limit
         self.refusals = RefusalCache(enabled=False) if refusals is None else refusals
         parts: Sequence[Limit] = limit.parts
-        # A log changes its length, so each has a key of its own; the others share a record.
+        # A log changes its length, so each log has a key of its own; the other limits share a record.
         packed = [index for index, part in enumerate(parts) if part.algorithm not in ("unlimited", *LOGS)]
         logs = [index for index, part in enumerate(parts) if part.algorithm in LOGS]
         groups = ([packed] if packed else []) + [[index] for index in logs]
@@ -190,13 +190,13 @@ class RecordLayout:
             self.subjects.append(Subject([parts[index] for index in group], suffix, longer))
         self.is_packed = not logs
         self.is_single = len(self.subjects) == 1
-        self.most = max(part.capacity for part in parts) + 1  # a greater cost is refused and refunded just like it
+        self.most = max(part.capacity for part in parts) + 1  # a greater cost has the same result, so this one is sent
         self.prefix = prefix + b":" + label(space).encode() + b":{"
         self.digests = blake2b(key=secret[:64], digest_size=16, person=b"ratekeeper" + VERSION)
         for part in (space.encode("utf-8", "surrogatepass"), limit.layout.encode()):
             self.digests.update(LENGTH.pack(len(part)) + part)
-        # The names of the subjects' keys, as words of a command, by encoded key: text, and apart from it bytes, so
-        # that a caller's bytes, which are not encoded yet, are never found.
+        # The names of the subjects' keys, as words of a command, by encoded key.  Text and bytes are kept apart: bytes
+        # of a caller are not encoded yet, and must not be found.
         self.names: dict[str, bytes] = {}
         self.byte_names: dict[bytes, bytes] = {}
         # What the server last said of each key, for the fallback; the older half is dropped when the newer is full.
@@ -206,7 +206,7 @@ class RecordLayout:
         self.fallback: FallbackTable | None = None  # where it is counted while the server is away
         self.words: dict[int, bytes] = {}
         self.once = self.check_words(1)
-        # A record of nothing but buckets is read in one step: its size (0: it has something else) and their drains.
+        # A record of nothing but buckets is read in one step: its size (0: other limits are in it), and their drains.
         buckets = self.is_single and self.is_packed and all(part.algorithm in BUCKETS for part in parts)
         self.drains = tuple([part.drain for part in parts]) if buckets else ()
         self.unpack = Struct(">Q" + "QI" * len(self.drains)).unpack
@@ -237,7 +237,7 @@ class RecordLayout:
             self.age()
 
     def age(self) -> None:
-        """Drop the older half of what the server said."""
+        """Drop the older half of the remembered states."""
         self.older, self.recent = self.recent, {}
 
     def recall(self, key: str | bytes) -> State | None:
@@ -250,7 +250,7 @@ class RecordLayout:
         return b"".join([subject.spell(operation, cost, whole) for subject in self.subjects])
 
     def check_words(self, cost: int) -> bytes:
-        """The words of a check: the very same object for the same cost, so that a batch says them once."""
+        """The words of a check.  The same object for the same cost, so that a batch writes them once."""
         words = self.words.get(cost)
         if words is None:
             if len(self.words) >= MOST_COSTS:
@@ -259,12 +259,12 @@ class RecordLayout:
         return words
 
     def bucket_state(self, numbers: Sequence[int]) -> State:
-        """The canonical state of a record of nothing but buckets: instant and rest of each, in ``numbers``."""
+        """The canonical state of a record of nothing but buckets, from the instant and the rest of each."""
         states = [tat * drain + rest for tat, rest, drain in zip(numbers[::2], numbers[1::2], self.drains, strict=True)]
         return tuple(states) if isinstance(self.limit, LimitSet) else states[0]
 
     def record_reader(self) -> Callable[[bytes], State]:
-        """What makes a state of the record of a layout that has one: with the least work for the common limits."""
+        """The function that reads the state of a single record, with the least work for the common limits."""
         if self.record_size == STAMP + BUCKET_STATE.size:
             (drain,), unpack = self.drains, STAMPED_BUCKET.unpack
 
@@ -278,7 +278,7 @@ class RecordLayout:
         return lambda record: self.state((record,))
 
     def state(self, records: Sequence[bytes]) -> State:
-        """The canonical state, of all subjects' records."""
+        """The canonical state, from the records of all subjects."""
         limit = self.limit
         if not isinstance(limit, LimitSet):
             return self.subjects[0].states(records[0])[0] if records else limit.rule.EMPTY
@@ -292,5 +292,5 @@ class RecordLayout:
 
 
 def label(space: str) -> str:
-    """A space's name as far as it is plain; the digest tells apart what looks alike here."""
+    """A space's name with plain letters only; the digest keeps apart what looks alike here."""
     return "".join([letter if letter in PLAIN else "_" for letter in space[:SHOWN]])

@@ -1,4 +1,4 @@
-"""Sliding logs as a server tells of them, in the place of the tuples that the rule keeps."""
+"""Sliding logs as the server sends them, in place of the tuples that the Python rule makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PackedLog:
-    """A sliding log as the server keeps it; stands for the tuple of its instants, unpacked where it is read."""
+    """A sliding log as the server keeps it.  Acts as the tuple of its instants, unpacked when they are read."""
 
     __slots__ = ("record",)
 
@@ -34,7 +34,7 @@ class PackedLog:
 
 
 class LogSummary:
-    """What the server tells of a long log: how many live, the one that blocks, the newest.
+    """What the server sends of a long log: how many instants count, the one that blocks, the newest.
 
     Stands for the tuple of its live instants: every place that the rules read is one of these.
     """
@@ -53,18 +53,18 @@ class LogSummary:
     def __getitem__(self, index: Any) -> Any:
         if index.__class__ is slice:
             return ()
-        # Whoever looks for the first live instant finds all of them live; a wait reads the one that blocks.
+        # A search for the first instant that counts finds that all do; a wait reads the one that blocks.
         return self.newest if index == -1 or not self.blocking else self.blocking
 
 
 def plain(state: State) -> State:
-    """A state of nothing but tuples and whole numbers, as the rules make them."""
+    """A state as the Python rules make it: tuples and whole numbers only."""
     if isinstance(state, PackedLog):
         return state.instants()
     return tuple([plain(part) for part in state]) if state.__class__ is tuple else state
 
 
 def is_partial(state: State) -> bool:
-    """Whether the wait of one cost only can be worked out from it."""
+    """Whether a state has only what the wait of one cost needs."""
     parts = state if state.__class__ is tuple else (state,)
     return any(part.__class__ is LogSummary for part in parts)

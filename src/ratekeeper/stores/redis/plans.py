@@ -1,8 +1,8 @@
-"""From plans to requests and back, for the sync and the async store alike.  No I/O.
+"""Plans as requests, and replies as answers, for threads and event loops alike.  No I/O.
 
-Most plans are one request.  Where a cluster keeps the keys of a plan in several slots no server can decide it whole:
-it is then reserved slot by slot, and what was taken is given back if one refuses.  That never admits too much; it may
-refuse another caller for the moment between the two steps, and keeps what was taken if this process dies in between.
+Most plans are one request.  If a cluster keeps the keys of a plan in several slots, no server can decide it as a whole.
+Then each slot is charged by itself, and what was taken is given back if one of them refuses.  That never admits too
+much.  It may refuse another caller between the two steps, and keeps what was taken if this process dies in between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.request import AnyRequest, LayoutCheck
     from ratekeeper.stores.redis.url import RedisSettings
 
-    # Yields requests to be sent side by side, is sent their answers (or StoreUnavailable), returns the store's answer.
+    # Yields requests to send side by side, is sent their answers (or StoreUnavailable), and returns the store's answer.
     PlanFlow = Generator[Sequence[AnyRequest], Sequence[Any], Any]
 
 MOST_LAYOUTS = 1024
@@ -48,15 +48,15 @@ class PlanTranslator:
 
     def layout(self, space: str, limit: Limit | LimitSet) -> RecordLayout:
         """How ``limit`` is kept in ``space``: the same for equal limits, so that a reload forgets nothing."""
-        cached = self.by_identity.get((space, id(limit)))  # to hash a limit costs more than to use it
+        cached = self.by_identity.get((space, id(limit)))  # hashing a limit takes longer than all the rest
         if cached is not None and cached[0] is limit:
             return cached[1]
         layout = self.layouts.get((space, limit))
         if layout is None:
-            if len(self.layouts) >= MOST_LAYOUTS:  # limits made up at run time
+            if len(self.layouts) >= MOST_LAYOUTS:  # the application makes limits at run time
                 self.layouts.clear()
                 self.refusals.clear()
-            # Shared by all limits that read the same states: what one gives back, another must know.
+            # Shared by all limits that read the same states: a refund under one ends the refusals of the others.
             refusals = self.refusals.setdefault((space, limit.layout), RefusalCache(self.caches_refusals))
             layout = RecordLayout(space, limit, self.prefix, self.secret, self.longer, refusals)
             self.layouts[space, limit] = layout
@@ -67,14 +67,14 @@ class PlanTranslator:
         return layout
 
     def release(self, space: str, limit: Limit | LimitSet) -> None:
-        """Forget what is known of the states that ``limit`` reads."""
+        """Forget what is cached of the states that ``limit`` reads."""
         for place in [place for place in self.layouts if place[0] == space and place[1].layout == limit.layout]:
             del self.layouts[place]
         self.refusals.pop((space, limit.layout), None)
         self.by_identity.clear()
 
     def cached_refusal(self, plan: Plan, nanos: int) -> tuple[Decision, ...] | None:
-        """The refusal of a plan, where it is known without asking."""
+        """The refusal of a plan if it is cached."""
         checks = [(self.layout(check.space, check.limit), check.key, check.cost) for check in plan]
         return cached_refusal(checks, nanos)
 
@@ -87,7 +87,7 @@ class PlanTranslator:
         return CheckRequest(layout, check.key, check.cost) if layout.is_single else None
 
     def flow(self, operation: str, plan: Plan, at: int | None = None) -> PlanFlow:
-        """All that must be asked to answer ``operation`` on ``plan``."""
+        """The requests that answer ``operation`` on ``plan``, as a generator."""
         groups: dict[object, list[tuple[int, LayoutCheck]]] = {}
         for index, check in enumerate(plan):
             layout = self.layout(check.space, check.limit)
@@ -112,7 +112,7 @@ class PlanTranslator:
         return merged(operation, plan, places, answers)
 
     def compensated(self, requests: Sequence[PlanRequest], answers: Sequence[Any]) -> PlanFlow:
-        """The answers to a check in several slots; where one refused, what the others took is given back."""
+        """The answers to a check in several slots.  If one refused, give back what the others took."""
         taken = [not isinstance(answer, StoreUnavailable) and all(answer) for answer in answers]
         if all(taken):
             return answers
@@ -148,7 +148,7 @@ def cached_refusal(checks: Sequence[LayoutCheck], nanos: int) -> tuple[Decision,
 
 
 def merged(operation: str, plan: Plan, places: list[list[int]], answers: Sequence[Any]) -> Any:
-    """The answers of several requests, back in the order of the plan."""
+    """The answers of several requests, in the order of the plan."""
     if operation == "reset":
         return None
     now = max(answer[0] for answer in answers) if operation == "states" else max(answer[0].at for answer in answers)

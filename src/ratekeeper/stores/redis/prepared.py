@@ -1,8 +1,7 @@
 """Prepared plans on Redis: the words of the script are packed once, and a check only looks up the names of its keys.
 
-A plan is one request, which travels with all other requests of the same command.  What the general path must answer
-goes there: on a cluster, where a plan may need several servers, for a key that stands twice in a plan, and for rows
-without a limit, about which the server is not asked.
+A plan is one request, which is batched with all others.  Some plans take the general path: on a cluster, where a plan
+may need several servers; with the same key twice; and with unlimited rows, about which the server is not asked.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PreparedRequest:
-    """One check of a prepared plan, on its way."""
+    """A request of a prepared plan."""
 
     __slots__ = ("encoded", "future", "keys", "keys_count", "plan", "words", "words_count")
     future: AnyFuture
@@ -55,7 +54,7 @@ class PreparedRequest:
             return self.read_any(reply, sent)
         if plan.bucket_rows:
             return True, plan.read_buckets(reply, plan.bucket_rows, self.encoded, sent, MOST_NAMES)
-        # Taken, and every record has its size: by far the most replies.
+        # Taken, and every record has its fixed size: by far the most common reply.
         now, decisions = int.from_bytes(reply[plan.instant], "big"), []
         numbers, at = plan.unpack(reply) if plan.is_buckets else (), 1
         for key, (layout, cost, drain, start, end, refusals) in zip(self.encoded, plan.records, strict=True):
@@ -119,7 +118,7 @@ class RedisPlan:
         layouts = [layout for layout, _, _ in self.rows]
         self.names = tuple([layout.names for layout in layouts])
         self.refusals = tuple([layout.refusals.by_key for layout in layouts])
-        self.states = [(layout.space, layout.limit.layout) for layout in layouts]  # what each row reads
+        self.states = [(layout.space, layout.limit.layout) for layout in layouts]  # the states that each row reads
         self.may_repeat = len(set(self.states)) < len(self.states)
         self.is_unlimited = not any(layout.subjects for layout in layouts)
         self.is_direct = not store.settings.is_cluster and all(layout.subjects for layout in layouts) and bool(rows)
@@ -165,7 +164,7 @@ class RedisPlan:
         """Take every cost for its key, or none.  Where the server cannot answer, the fallback does."""
         try:
             names = b"".join([names[key] for names, key in zip(self.names, keys, strict=True)])
-        except (KeyError, TypeError, ValueError):  # a key that was not met lately, or that must be encoded
+        except (KeyError, TypeError, ValueError):  # a key that is not in the cache of names, or not encoded
             keys = self.encode(keys)
             names = b"".join([layout.keys(key) for (layout, _, _), key in zip(self.rows, keys, strict=True)])
         for refusals, key in zip(self.refusals, keys, strict=True):
@@ -183,7 +182,7 @@ class RedisPlan:
             return self.fall_back(keys, error.why)
 
     def encode(self, keys: tuple[Key, ...]) -> EncodedKeys:
-        """The keys as dictionaries have them; InvalidKey for one that names nobody."""
+        """The encoded keys; raises InvalidKey for an empty one."""
         if len(keys) != len(self.rows):
             raise TypeError(f"check: expected a tuple of {len(self.rows)} keys, got {keys!r}")
         for key in keys:
@@ -203,13 +202,13 @@ class RedisPlan:
         )
 
     def cached(self, keys: EncodedKeys) -> Answer | None:
-        """The refusal of a plan, where it is known without asking."""
+        """The refusal of the plan if it is cached."""
         checks = [(layout, key, cost) for (layout, cost, _), key in zip(self.rows, keys, strict=True)]
         decisions = cached_refusal(checks, self.nanos())
         return None if decisions is None else (False, decisions)
 
     def away(self, keys: EncodedKeys) -> str:
-        """Why the server cannot be asked at this moment; empty where to ask is the only way to know."""
+        """Why the server cannot be asked at this moment; "" if it may be asked."""
         if self.is_direct:
             return self.store.away()
         reasons = [self.store.away(layout.keys(key)) for (layout, _, _), key in zip(self.rows, keys, strict=True)]

@@ -1,4 +1,4 @@
-"""One refusal and how long it holds, and looking one up: the reference for refusals.c, which answers if it was built.
+"""One cached refusal and how long it holds, and the lookup: the reference of native/refusals.c, its C twin.
 
 No clock of its own, no I/O.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Refusal:
-    """One refusal: asked at ``sent`` and known until ``until``, our nanoseconds; the store's are ``ahead`` of them."""
+    """One refusal.  It holds from ``sent`` until ``until``, our nanoseconds; the store's clock is ``ahead`` of ours."""
 
     __slots__ = ("ahead", "cost", "evidence", "is_partial", "limit", "sent", "until")
 
@@ -34,19 +34,19 @@ class Refusal:
         self.is_partial = is_partial
 
     def holds(self, limit: Limit | LimitSet, cost: int, nanos: int) -> bool:
-        """Whether ``cost`` would be refused then, too."""
+        """Whether the store would refuse ``cost`` at the instant ``nanos``, too."""
         if not self.sent <= nanos < self.until or limit is not self.limit:
             return False
         return cost == self.cost or (cost > self.cost and not self.is_partial)
 
     def decision(self, cost: int, nanos: int) -> Decision:
-        """The refusal as the store would tell it then."""
+        """The refusal with the figures of the instant ``nanos``."""
         allowed, limit, state, _, _ = self.evidence
         return decided(Decision, (allowed, limit, state, (nanos + self.ahead) // 1000, cost))
 
 
 class Recall:
-    """Looks up the refusals of one limit."""
+    """Looks up the cached refusals of one limit."""
 
     __slots__ = ("by_key", "limit", "nanos")
 
@@ -58,13 +58,13 @@ class Recall:
         self.nanos = nanos
 
     def hit(self, key: Key, cost: int) -> Decision | None:
-        """The refusal of a caller's ``key``, if one is known to hold now; else None."""
+        """The cached refusal of a caller's ``key`` if it holds now; else None."""
         if not self.by_key:
             return None
         return self.known(key if key.__class__ is str and len(key) <= LONGEST else encode(key), cost)
 
     def known(self, key: str | bytes, cost: int) -> Decision | None:
-        """The same of a key that is encoded already."""
+        """The same for a key that is encoded already."""
         refusal = self.by_key.get(key)
         if refusal is None:
             return None

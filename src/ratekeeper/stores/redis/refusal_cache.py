@@ -1,9 +1,9 @@
-"""Who was refused, and until when nobody need ask again: answered here, without a round trip.
+"""Cached refusals: a key that was refused is refused here, without a round trip, until the store could admit it.
 
-A refusal holds until the earliest moment at which the store could admit the same cost or more: others can only take,
-and what they take makes the wait longer.  The time runs from the moment of asking, so it can end early, never late.
-What an admission leaves tells as much about the next one.  What gives back ends it: a refund, a reset or another limit
-through this store at once; one through another node is seen after ``LONGEST`` at most.
+A refusal holds until the earliest instant at which the store could admit the same cost or more: other clients can only
+use up more, which makes the wait longer.  The time runs from the instant of asking, so it can end early, never late.
+The state after an admission tells as much about the next check.  A refund, a reset or another limit through this store
+ends a cached refusal at once; one through another node is seen after ``LONGEST`` at most.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ratekeeper.decision import Decision
     from ratekeeper.limit import Limit, LimitSet, State
 
-LONGEST = 1_000_000_000  # nanoseconds: the bound for what other nodes give back, and for a server whose clock is set
-SHORTEST = 200_000  # nanoseconds: not worth remembering
-LONG = 10_000_000  # nanoseconds: longer than an answer takes, so that nothing is missed by waiting for one
+LONGEST = 1_000_000_000  # nanoseconds: after that a refund by another node, or a change of the server's clock, is seen
+SHORTEST = 200_000  # nanoseconds: a shorter refusal is not worth caching
+LONG = 10_000_000  # nanoseconds: longer than a reply takes, so that a task that waits for one misses nothing
 MOST = 10_000
 
 
@@ -32,14 +32,14 @@ else:
 
 
 class CachedRefusal(Refusal):
-    """A refusal, and who asks whether it is over."""
+    """A refusal, and the check under way that asks whether it is over."""
 
     __slots__ = ("alone_for", "asking")
-    asking: tuple[AbstractEventLoop, list[Future[None]]] | None  # on which loop one asks, and who waits for the answer
-    alone_for: int | None  # nanoseconds after its end in which one can be admitted at most; None: not worked out yet
+    asking: tuple[AbstractEventLoop, list[Future[None]]] | None  # the loop of that check, and tasks that wait for it
+    alone_for: int | None  # nanoseconds after its end in which one check at most can be admitted; None: not known yet
 
     def is_just_over(self, limit: Limit | LimitSet, cost: int, nanos: int) -> bool:
-        """Whether of all who ask now one can be admitted at most, and for so long that an answer comes before that."""
+        """Whether one check at most can be admitted now, and until its reply has come."""
         if nanos < self.until or limit is not self.limit or cost < self.cost:
             return False
         if self.alone_for is None:
@@ -47,7 +47,7 @@ class CachedRefusal(Refusal):
         return self.alone_for >= LONG and nanos < self.until + self.alone_for
 
     def after_it(self) -> int:
-        """Nanoseconds from its end until a second one could be admitted."""
+        """Nanoseconds from its end until a second check could be admitted."""
         _, limit, state, now, cost = self.evidence
         if is_partial(state):
             return 0
@@ -60,7 +60,7 @@ class CachedRefusal(Refusal):
         return min(wait * 1000, 2 * LONGEST) - (self.until - self.sent)
 
     def let_go(self, waiting: list[Future[None]]) -> None:
-        """Let those go on who wait for an answer; whoever comes now may ask."""
+        """Wake the tasks that wait for an answer; the next check may ask the store."""
         if self.asking is not None and self.asking[1] is waiting:
             self.asking = None
         for each in waiting:
@@ -79,7 +79,7 @@ class RefusalCache:
         self.enabled = enabled
 
     def note(self, key: str | bytes, limit: Limit | LimitSet, cost: int, state: State, now: int, sent: int) -> None:
-        if not self.enabled or limit.is_leased:  # a lease may be given back at any moment, anywhere
+        if not self.enabled or limit.is_leased:  # any process may give a lease back at any time
             return
         wait = limit.rule.retry_after(state, now, limit, cost)
         lasts = LONGEST if wait is None else min(wait * 1000, LONGEST)
@@ -91,12 +91,12 @@ class RefusalCache:
         refusal.asking = refusal.alone_for = None
 
     def known(self, key: str | bytes, limit: Limit | LimitSet, cost: int, nanos: int) -> Decision | None:
-        """The refusal of ``key`` if one is known to hold then."""
+        """The cached refusal of ``key`` if it holds at the instant ``nanos``."""
         refusal = self.by_key.get(key)
         return refusal.decision(cost, nanos) if refusal is not None and refusal.holds(limit, cost, nanos) else None
 
     def admitted(self, key: str | bytes, limit: Limit | LimitSet, cost: int, state: State, now: int, sent: int) -> None:
-        """Take note of an admission of a key that was refused: most often the next one would be again."""
+        """Note the admission of a key that was refused before: most often the next check would be refused again."""
         self.forget(key)
         if not is_partial(state):
             self.note(key, limit, cost, state, now, sent)

@@ -1,8 +1,7 @@
-"""Plans <-> the words and replies of the script: shared by the sync and the async store.
+"""Plans as words of the script, and its replies as decisions: shared by threads and event loops.  No I/O.
 
-A ``PlanRequest`` is one plan ready to be sent; ``read`` turns the reply into what the store answers, with the canonical
-states of the Python rules, so that every figure a caller sees comes from the reference.  How a limit is kept is in
-layout.py.
+A request is one plan ready to be sent.  ``read`` turns the reply into what the store answers, with the canonical states
+of the Python rules, so that every figure a caller sees comes from the reference.  layout.py says how a limit is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     LayoutCheck = tuple[RecordLayout, str | bytes, int]  # a check: how its limit is kept, its encoded key and its cost
 
     class AnyRequest(Protocol):
-        """What a batch carries: the parts of a command, and who waits for which part of the reply."""
+        """A request of a batch: its parts of the command, and the future of the caller that waits for the reply."""
 
         future: Any
         operation: str
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
         def fail(self, error: BaseException) -> None: ...
 
     class Future(Protocol):
-        """Where a caller waits: asyncio's, or a thread's (see combiner.py)."""
+        """What a caller waits for: a future of asyncio, or a Waiter of combiner.py."""
 
         def done(self) -> bool: ...
         def set_result(self, result: Any) -> None: ...
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 SUBJECT_WORDS = 2  # limits, time to live
 MOST_AT_ONCE = 100  # subjects of a plan that the script decides by recursion
 
-BUCKET_TAKEN = Struct(">QQI")  # the reply is the record: the instant at which it was made, and the state
+BUCKET_TAKEN = Struct(">QQI")  # a record of one bucket, which is the reply, too: when it was made, and the state
 TAKEN_SIZE, unpack_taken = BUCKET_TAKEN.size, BUCKET_TAKEN.unpack  # looked up once
 INSTANT = Struct(">q")  # before the records of a plan that was refused stands the complement of now: negative
 FITS_FLAG, EMPTY_FLAG = 1, 2
@@ -67,8 +66,8 @@ PLANS = bulk(b"plans")  # many of them, alike but for the keys
 
 
 def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
-    """Whether it was taken, when, and the record: of a reply to a plan of one subject."""
-    if reply[0] < 128:  # nothing but the new record, which tells when
+    """The reply to a plan of one subject: whether the cost was taken, when, and the record."""
+    if reply[0] < 128:  # only the new record, which says when it was made
         taken, now, record = True, int.from_bytes(reply[subject.instant], "big"), reply
     else:
         taken, now, record = False, ~INSTANT.unpack_from(reply)[0], reply[8:]
@@ -78,7 +77,7 @@ def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
 
 
 class PlanWords:
-    """What a plan of these limits and costs asks of the script, whatever its keys are, and how to read the reply."""
+    """The words of a plan with these limits and costs, whatever its keys are, and how to read the reply."""
 
     __slots__ = ("keys_count", "operation", "subjects", "word", "words", "words_count")
 
@@ -101,10 +100,10 @@ class PlanWords:
                 word = "one"
             elif self.keys_count <= MOST_AT_ONCE and all(layout.is_packed for layout in layouts):
                 word = "all"
-        self.word = word  # what the script is asked for
+        self.word = word  # the operation that the script is asked for
         if word == "one":
             (self.words,) = [layout.check_words(cost) for layout, cost in zip(layouts, costs, strict=True)]
-            self.words_count = 0  # the word for it depends on the other requests of the command
+            self.words_count = 0  # its word depends on the other requests of the command
             return
         by_check = word in ("check", "peek")
         sizes = bulk(bytes([len(layout.subjects) for layout in layouts])) if by_check else number(self.keys_count)
@@ -163,7 +162,7 @@ class PlanWords:
 
 
 class PlanRequest:
-    """One plan on its way: ``keys`` and ``words`` are parts of a command, ``read`` takes the reply."""
+    """A request of any plan and operation."""
 
     __slots__ = ("checks", "future", "keys", "keys_count", "operation", "plan_words", "words", "words_count")
     future: Future
@@ -206,7 +205,7 @@ class PlanRequest:
 
 
 class CheckRequest:
-    """The common request: one check in one record, made and read with the least work."""
+    """The common request: one check of one record, made and read with the least work."""
 
     __slots__ = ("cost", "future", "key", "keys", "layout", "words")
     future: Future
@@ -225,7 +224,7 @@ class CheckRequest:
         layout = self.layout
         limit, key = layout.limit, self.key
         size = len(reply) if layout.record_size else 0
-        if size == TAKEN_SIZE and layout.record_size == size:  # one bucket, by far the most
+        if size == TAKEN_SIZE and layout.record_size == size:  # one bucket: by far the most common reply
             allowed = True
             now, tat, rest = unpack_taken(reply)
             state: State = tat * layout.drains[0] + rest
@@ -260,7 +259,7 @@ def decision(allowed: bool, limit: Limit | LimitSet, state: State, now: int, cos
 
 
 def without_server(operation: str, plan: Plan) -> Any:
-    """The answer to a plan of nothing but unlimited checks: there is nothing to ask."""
+    """The answer to a plan of unlimited checks only: the server need not be asked."""
     now = time_ns() // 1000
     if operation == "reset":
         return None
@@ -270,17 +269,17 @@ def without_server(operation: str, plan: Plan) -> Any:
 
 
 def evaluation(script: bytes) -> bytes:
-    """The first words of a command that has the script run."""
+    """The first words of a command that runs the script."""
     return bulk(b"EVALSHA") + bulk(script)
 
 
 def lone_start(script: bytes) -> bytes:
-    """What the command of a single CheckOne begins with; its key and its words follow."""
+    """How the command of a single check begins; its key and its words follow."""
     return b"*%d\r\n%b%b" % (4 + SUBJECT_WORDS, evaluation(script), number(1))
 
 
 def command(requests: Sequence[AnyRequest], name: bytes, script: bytes, now: int | None) -> bytes:
-    """EVALSHA or EVAL of all these requests, one after the other, in one step of the server."""
+    """One command, EVALSHA or EVAL, for all these requests.  The server executes it in one step."""
     keys = [request.keys for request in requests]
     pieces: list[bytes] = [] if now is None else [number(now)]
     keys_count, words_count = 0, len(pieces)
@@ -290,7 +289,7 @@ def command(requests: Sequence[AnyRequest], name: bytes, script: bytes, now: int
         at += 1
         keys_count += request.keys_count
         words, first = request.words, at - 1
-        while at < many and requests[at].words is words:  # the very words: the same limits, and the same costs
+        while at < many and requests[at].words is words:  # the same object: the same limits and costs
             keys_count += request.keys_count
             at += 1
         alike = at - first
@@ -301,7 +300,7 @@ def command(requests: Sequence[AnyRequest], name: bytes, script: bytes, now: int
             else:
                 pieces += [words] * alike
                 words_count += request.words_count * alike
-        elif many == 1:  # what is asked alone needs no word for it
+        elif many == 1:  # a single check needs no word for the operation
             pieces.append(words)
             words_count += SUBJECT_WORDS
         elif alike == 1:

@@ -1,11 +1,10 @@
-"""One script out of the Lua twins and the driver: what the server runs.
+"""Composes the script that the server runs, from the Lua twins of the rules and the driver, ``redis.lua``.
 
-``redis.lua`` says how it is put together: a line ``-- include NAME`` stands for a file beside it or beside the rules,
-or for one of the pieces that are made here.
+A line ``-- include NAME`` of the driver stands for a file next to it or next to the rules, or for a piece made here.
 
-To make a function costs a server as much as to decide a limit, to call one hardly less, and so does letting one refer
-to the locals of another.  So the twins' ``decide`` is written in where a limit is decided, functions that are needed at
-times are made then, and a local in capitals is a constant that is written in too.  Comments and indentation stay here.
+On the server, making a function takes as long as deciding a limit; so, nearly, do calling one and using the locals of
+another.  So the ``decide`` of each twin is inlined where a limit is decided, functions that few calls need are made
+then, and a local in capitals is a constant that is inlined, too.  Comments and indentation are not sent.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from importlib.resources import files
 
 from ratekeeper.algorithms import BUCKETS
 
-# A letter for each rule, as the driver knows it.  w is a long log, read and written whole.
+# The letter of each rule in the driver.  w is a long log that is read and written as a whole.
 KINDS = {
     "gcra": "g",
     "token_bucket": "t",
@@ -31,7 +30,7 @@ KINDS = {
 SERVER_TIME = "local time = call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n"
 GIVEN_TIME = "local now = table.remove(ARGV, 1) + 0\n"
 
-# Whose decide serves which letters, the most used first and the longest last.
+# The letters that each twin decides: the most used first, the longest last.
 BODIES = {
     "gcra": "g",
     "token_bucket": "t",
@@ -41,7 +40,7 @@ BODIES = {
     "sliding_log": "dwc",
 }
 
-DRIVER = ("redis", "ring", "upkeep")  # how the names of its files begin; the others stand beside the rules
+DRIVER = ("redis", "ring", "upkeep")  # how the names of its files begin; the other files are next to the rules
 INCLUDE = re.compile(r"^( *)-- include (\S+)\n", re.MULTILINE)
 COMMENT = re.compile(r"^ *--(?! include ).*\n| --(?! include ).*$", re.MULTILINE)
 IMPORTS = "local pack, unpack, values = struct.pack, struct.unpack, unpack\n"  # the driver has them too
@@ -54,7 +53,7 @@ CAPITALS = re.compile(r"\b[A-Z][A-Z_]*\b")
 
 @cache
 def twin(name: str) -> str:
-    """The text of a twin, to stand where the driver's imports do."""
+    """The text of a twin, without the imports that the driver has."""
     text = text_of(f"{name}.lua", {})
     if name == "concurrency":
         text = twin("sliding_log").removesuffix("return decide, refund\n") + text
@@ -95,7 +94,7 @@ def bodies(*, first: bool = False) -> str:
 
 
 def body(name: str) -> str:
-    """What a twin decides, right where it stands: in a loop that runs once, and is left where the twin returns."""
+    """The decision of a twin, inlined: a loop that runs once, with a break where the twin returns."""
     before, names, after = DECIDE.split(twin(name))
     own = f"local {names} = {', '.join(NUMBERS[: names.count(',') + 1])}\n"
     steps = RETURN.sub(r"new, fits, then_from = \1\nbreak", after.partition("\nend\n")[0])
@@ -103,7 +102,7 @@ def body(name: str) -> str:
 
 
 def text_of(name: str, pieces: dict[str, str]) -> str:
-    """A piece, or a file of the driver, with what it includes in its places."""
+    """A piece or a file, with its includes replaced."""
     if name not in pieces:
         place = "ratekeeper.stores.redis" if name.startswith(DRIVER) else "ratekeeper.algorithms"
         text = COMMENT.sub("", files(place).joinpath(name).read_text("utf-8"))
@@ -117,7 +116,7 @@ def indented(text: str, margin: str) -> str:
 
 
 def with_constants(text: str) -> str:
-    """A text with its constants written in where they are used, one in the other too."""
+    """A text with its constants inlined, also in each other."""
     values: dict[str, str] = {}
     for name, value in CONSTANT.findall(text):
         values[name] = CAPITALS.sub(lambda found: values.get(found[0], found[0]), f"({value})")
@@ -139,7 +138,7 @@ def compose(*, given_time: bool = False) -> Script:
 
 
 class Script:
-    """A script's text, the digest by which a server that has it runs it, and words that ask it for nothing."""
+    """The text of the script, its digest for EVALSHA, and arguments with which it does nothing."""
 
     __slots__ = ("nothing", "sha", "text")
 

@@ -1,6 +1,6 @@
-"""One limit on a remote store: ``check(key, cost)`` with the least work between a caller and the wire.
+"""One limit on a remote store: ``check(key, cost)`` with the least work between the caller and the connection.
 
-Refusals that are known to hold are answered here; where the store cannot answer, its fallback does.
+Cached refusals are answered here; if the store cannot answer, its fallback does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RedisTable:
         self.space = space
         self.on_store_error = on_store_error
         self.layout = store.translator.layout(space, limit)
-        self.limit = self.layout.limit  # equal, and the one that refusals are cached for
+        self.limit = self.layout.limit  # an equal one, for which refusals are cached
         self.refusals = self.layout.refusals
         self.nanos = store.clock.nanos
         self.recall = Recall(self.refusals.by_key, self.limit, self.nanos)
@@ -126,7 +126,7 @@ class AsyncRedisTable(RedisTable):
         if asking[0] is not loop:
             return None
         if server is not None:
-            server.glance()  # the answer may be there, and the loop's turn not over for long
+            server.glance()  # the reply may have arrived, and a turn of a busy loop is long
         decision = self.recall.known(key, cost)
         if decision is None:
             answered: Future[None] = Future(loop=loop)
@@ -143,7 +143,7 @@ class AsyncRedisTable(RedisTable):
         key: str | bytes,
         cost: int,
     ) -> Decision:
-        """Send a check whose answer other tasks wait for; they go on in any case, and soon."""
+        """Send a check for whose answer other tasks may wait.  They go on in any case, and soon."""
         waiting: list[Future[None]] = []
         refusal.asking = loop, waiting
         timer = loop.call_later(self.store.settings.deadline * PATIENCE, refusal.let_go, waiting)

@@ -166,7 +166,7 @@ class Servers(Generic[Server]):
         return server
 
     def away(self, keys: bytes = b"") -> str:
-        """Why the server of these keys cannot be asked at this moment; empty where to ask is the only way to know."""
+        """Why the server of these keys cannot be asked at this moment; "" if it may be asked."""
         if not self.settings.is_cluster:
             return self.server.away()
         address = self.topology.slots.masters.get(slot_of(keys))

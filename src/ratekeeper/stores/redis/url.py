@@ -1,11 +1,11 @@
-"""Where a Redis or Valkey store is and how it is spoken to, from its URL and options.
+"""RedisSettings: where a Redis or Valkey store is, and its options, from a URL.
 
-    redis://[user[:password]@]host[:port][/database]       rediss:// is the same through TLS
+    redis://[user[:password]@]host[:port][/database]       rediss:// is the same over TLS
     unix://[user[:password]@]/path/to/socket[?db=0]
     redis+sentinel://[user[:password]@]host[:port],.../service[/database]
     redis+cluster://[user[:password]@]host[:port],...
 
-Options stand behind ``?`` or are keywords of the store; a keyword wins.
+Options are in the query string, or keywords of the store; a keyword takes precedence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
-from ratekeeper.stores.options import expect_options
+from ratekeeper.stores.options import LOCAL_SHARE, expect_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Address = tuple[str, int]  # a unix socket is (path, 0)
 
 CONNECTS_FOR = 1.0  # seconds at least
-SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 
 def seconds(text: str) -> float:
@@ -42,7 +41,7 @@ def lease(text: str) -> str | int:
     return text if text == "auto" else int(text)
 
 
-# What may stand behind the `?`, how it is read, and what to write.
+# The options of the query string: how each is read, and what an error says to write.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "prefix": (str, "text that key names begin with"),
     "client_name": (str, "text"),
@@ -64,7 +63,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
 
 
 class RedisSettings:
-    """A store's URL, understood; ``shown`` is how logs and errors call it."""
+    """The settings of a store; ``shown`` is its name in logs and errors, without the password."""
 
     def __init__(self, url: str, **options: Any) -> None:
         parts = split(url)
@@ -90,7 +89,7 @@ class RedisSettings:
         user, _, password = userinfo.partition(":")
         self.username = unquote(user)
         self.password = unquote(password)
-        if user and not password:  # redis://secret@host is a password in no other client: refuse to guess
+        if user and not password:  # other clients do not read redis://secret@host as a password: refuse to guess
             raise InvalidStore(f"{place}: expected user:password@ or :password@ before the host, got no password.")
         path = unquote(parts.path)
         self.service = ""
@@ -123,7 +122,7 @@ class RedisSettings:
         self.secret: str = given.get("secret", "")
         self.deadline: float = given.get("deadline", 0.05)
         self.on_store_error: str = given.get("on_store_error", "local")
-        self.local_share: float | None = given.get("local_share")
+        self.local_share: float = given.get("local_share", LOCAL_SHARE)
         self.deny_cache: bool = given.get("deny_cache", True)
         self.lease: str | int | None = given.get("lease")
         self.sentinel_username: str = given.get("sentinel_username", "")
@@ -143,11 +142,17 @@ class RedisSettings:
             raise InvalidStore(f"{place}: expected a secret of at most 64 bytes, got {len(self.secret.encode())}.")
         if any(ord(letter) < 33 or ord(letter) > 126 for letter in self.prefix + self.client_name):
             raise InvalidStore(f"{place}: expected prefix and client_name of visible ASCII letters.")
-        if self.is_cluster and "{}" in self.prefix:  # then a server takes the whole name for the tag
+        if self.is_cluster and "{}" in self.prefix:  # a server then hashes the whole name
             raise InvalidStore(
                 f"{place}: expected a prefix without {{}}, got {shown(self.prefix)}. "
                 "An empty tag spreads the keys of one caller over several slots."
             )
+
+    @property
+    def fallback(self) -> str:
+        """What is used while the store cannot be asked, as the log shows it."""
+        share = f" ({self.local_share * 100:g} % of each limit, per process)" if self.on_store_error == "local" else ""
+        return f"on_store_error={self.on_store_error}{share}"
 
     def session(self, address: Address) -> TlsSession | None:
         """A new TLS session with the server at ``address``; None: what is sent there is plain."""
@@ -159,7 +164,7 @@ class RedisSettings:
 
     @property
     def connects_for(self) -> float:
-        """Seconds that a new connection may take: longer than most callers wait, as it is made in the background."""
+        """Seconds that a new connection may take.  Longer than callers wait, as it is made in the background."""
         return max(CONNECTS_FOR, self.deadline)
 
 
