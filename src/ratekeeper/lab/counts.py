@@ -47,7 +47,7 @@ class ClientCounts:
         self.longest_stretch = 0  # microseconds of the longest stretch, including the wait that ends it
 
 
-class RuleCounts:
+class ReplayRuleCounts:
     """The requests and refusals of one rule."""
 
     __slots__ = ("clients", "first_refused_at", "last_refused_at", "longest_wait", "refused", "requests", "shadow")
@@ -137,7 +137,7 @@ class ReplayCounts:
         self.paths: Counter[str] = Counter()
         self.refused_paths: Counter[str] = Counter()
         self.paths_are_exact = True
-        self.rules = {name: RuleCounts() for name in rules}
+        self.rules = {name: ReplayRuleCounts() for name in rules}
         self.timeline = Timeline()
         self.requests = 0
         self.refused = 0
@@ -254,7 +254,7 @@ class ReplayCounts:
                 refused_clients.update([name for name, refused_by in pairs if refused_by == rule])
 
     def count_rule(self, rule: str, times: list[int], refusals: Refusals) -> None:
-        counts = self.rules.setdefault(rule, RuleCounts())
+        counts = self.rules.setdefault(rule, ReplayRuleCounts())
         waits = refusals.waits
         if refusals.rules.count(rule) < len(waits):  # mostly a single rule refuses, and nothing need be filtered
             chosen = [name == rule for name in refusals.rules]

@@ -29,7 +29,7 @@ LEADS_FOR = 0.1  # of the deadline: a leader that has its answer may wait up to 
 LEADER = 0
 
 
-class Waiter:
+class WaitingThread:
     """Where one thread waits for its answer, or for the lead."""
 
     __slots__ = ("called", "error", "finished", "gate", "has_left", "is_gone", "next", "result")
@@ -40,7 +40,7 @@ class Waiter:
         self.has_left = False
         self.is_gone = False  # has left, and the cleanup is done
         self.gate = gate  # a lock to wait at; None: a leader, which does not wait
-        self.next: Waiter | None = None  # the waiter that this one wakes
+        self.next: WaitingThread | None = None  # the waiter that this one wakes
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -68,7 +68,7 @@ def open_gate(waiter: Any) -> None:
         pass
 
 
-def pass_on(waiter: Waiter) -> None:
+def pass_on(waiter: WaitingThread) -> None:
     """Wake the next waiter that was answered and still waits.
 
     A departing waiter sets has_left, then reads called; here called is set first, then has_left is read.  So one of the
@@ -124,7 +124,7 @@ class Combiner:
         """Wait in the queue for an answer, or for the lead."""
         gate = allocate_lock()
         gate.acquire()
-        waiter = request.future = Waiter(gate)
+        waiter = request.future = WaitingThread(gate)
         try:
             self.line.append(request)
             self.seat.setdefault(LEADER, request)  # the last leader may have left before it could see this request
@@ -147,7 +147,7 @@ class Combiner:
                     self.depart(request, waiter)
         return waiter.answer()
 
-    def give_up(self, request: AnyRequest, waiter: Waiter, deadline: float) -> None:
+    def give_up(self, request: AnyRequest, waiter: WaitingThread, deadline: float) -> None:
         """Raise at the deadline, unless the answer or the lead came at the same instant."""
         with self.leaving:
             if waiter.finished or self.seat.get(LEADER) is request:
@@ -156,7 +156,7 @@ class Combiner:
                 raise StoreUnavailable(self.name, "other threads waited for it until the deadline")
         raise StoreUnavailable(self.name, f"gave no answer in {deadline * 1000:g} ms", charged=None)
 
-    def depart(self, request: AnyRequest, waiter: Waiter) -> None:
+    def depart(self, request: AnyRequest, waiter: WaitingThread) -> None:
         """Leave the queue, with an answer or without one, and wake the next waiter."""
         waiter.has_left = True
         if not waiter.finished:
@@ -199,7 +199,7 @@ class Combiner:
 
         If all were woken at once they would only wait for the interpreter, and each would sleep again.
         """
-        first = last = Waiter()
+        first = last = WaitingThread()
         for request in batch:
             waiter: Any = request.future
             if waiter.gate is not None:

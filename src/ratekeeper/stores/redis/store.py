@@ -16,7 +16,7 @@ from hiredis import ReplyError
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.any_store import AnyRedisStore
 from ratekeeper.stores.redis.batch import Batch, react
-from ratekeeper.stores.redis.combiner import Combiner, Waiter
+from ratekeeper.stores.redis.combiner import Combiner, WaitingThread
 from ratekeeper.stores.redis.connection import RedisServer, ask_once
 from ratekeeper.stores.redis.prefetch import PrefetchTable
 from ratekeeper.stores.redis.prepared import RedisPlan
@@ -150,7 +150,7 @@ class ThreadConnections(Servers[RedisServer]):
                 return request.read(reply, sent)
             except Exception:  # it is no reply to this: the long way says so
                 pass
-        waiter = request.future = Waiter()
+        waiter = request.future = WaitingThread()
         batch = Batch([request], since)
         batch.tries, batch.sent = 1, sent
         self.travel(self.settle(server, [batch], [reply], asked, until), until)
