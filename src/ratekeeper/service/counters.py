@@ -170,7 +170,7 @@ class Counters:
         return {rule: counts.least for rule, counts in self.rules.items() if counts.least < NOTHING_YET}
 
     def as_json(self) -> dict[str, Any]:
-        """The counters as values that JSON can hold; ``add`` reads them."""
+        """The counters as values that JSON can hold; ``add`` reads them, also from files of earlier versions."""
         return {
             "requests": [[*key, count] for key, count in self.requests.items()],
             "rules": {
@@ -187,7 +187,7 @@ class Counters:
         }
 
     def add(self, content: dict[str, Any]) -> None:
-        """Add the counters that another worker, or an earlier version of the service, has written."""
+        """Add the counters that another worker has written."""
         for endpoint, result, count in content["requests"]:
             self.requests[endpoint, result] = self.requests.get((endpoint, result), 0) + count
         for rule, (results, buckets, total, least) in content["rules"].items():

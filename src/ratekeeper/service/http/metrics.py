@@ -70,6 +70,7 @@ def exposition(counters: Counters, rules: Iterable[Rule], gauges: Mapping[str, t
     yield from family("ratekeeper_decision_seconds", "histogram", took, seconds)
     share = "The largest share of one client in the refusals of this minute."
     yield from family("ratekeeper_top_source_ratio", "gauge", share, [sample("ratekeeper_top_source_ratio", {}, top)])
+    # The label "door" means the listener: metrics keep their labels, as alerts and dashboards name them.
     yield from family("ratekeeper_calls_total", "counter", "Calls by listener.", (
         sample("ratekeeper_calls_total", {"door": door}, count) for door, count in sorted(counters.calls.items())
     ))  # fmt: skip
