@@ -34,6 +34,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.connections: set[ClientConnection] = set()
         self.waiting = 0  # responses that wait for the store
+        self.has_new_tasks = False  # tasks of this turn of the loop have not begun: nothing may be sent before them
         self.is_draining = False
         self.servers: list[asyncio.AbstractServer] = []
         self.timer: asyncio.TimerHandle | None = None
@@ -44,6 +45,9 @@ class Listener:
         self.servers.append(server)
         if self.timer is None:
             self.sweep()
+
+    def note_tasks_began(self) -> None:
+        self.has_new_tasks = False
 
     def sweep(self) -> None:
         """Once a second: close the connections of clients that are too slow."""
@@ -83,6 +87,10 @@ class PendingResponse:
         self.on_error = on_error
         self.response: bytes | None = None
 
+    def begin(self) -> Any:
+        """What to await."""
+        return self.awaitable
+
     def finish(self, future: asyncio.Future[Any]) -> None:
         """Send the response now, if no other waits on this connection, else together with those before it."""
         connection = self.connection
@@ -101,6 +109,25 @@ class PendingResponse:
         if not connection.is_flush_due:  # once a turn: most responses of one batch become ready together
             connection.is_flush_due = True
             connection.listener.loop.call_soon(connection.send_queued)
+
+
+class PendingCheck(PendingResponse):
+    """A response that waits for one check of a table."""
+
+    __slots__ = ("cost", "key", "table")
+
+    def __init__(
+        self, table: Any, key: Any, cost: Any, encode: Callable[[Any], bytes], on_error: Callable[[Exception], bytes]
+    ) -> None:
+        self.table = table
+        self.key = key
+        self.cost = cost
+        self.encode = encode
+        self.on_error = on_error
+        self.response: bytes | None = None
+
+    def begin(self) -> Any:
+        return self.table.check(self.key, self.cost)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -142,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
         self.is_ending = True
         self.listener.connections.discard(self)
         for item in self.queue:
-            if item.__class__ is PendingResponse:
+            if item.__class__ is not bytes:
                 item.awaitable.cancel()
         self.queue.clear()
 
@@ -158,9 +185,19 @@ class ClientConnection(asyncio.Protocol):
         listener = self.listener
         listener.waiting += 1
         pending.connection = self
-        awaitable = pending.awaitable
-        # Tasks that are created in one turn of the loop all start in the next: what they ask travels in one batch.
-        future = awaitable if isinstance(awaitable, asyncio.Future) else listener.loop.create_task(awaitable)
+        future: asyncio.Future[Any] | None = None
+        if pending.__class__ is PendingCheck and not listener.has_new_tasks:
+            future = pending.table.send(pending.key, pending.cost)
+        if future is None:
+            awaitable = pending.begin()
+            if isinstance(awaitable, asyncio.Future):
+                future = awaitable
+            else:
+                # Tasks that are created in one turn of the loop all start in the next: they ask in one batch.
+                future = listener.loop.create_task(awaitable)
+                if not listener.has_new_tasks:
+                    listener.has_new_tasks = True
+                    listener.loop.call_soon(listener.note_tasks_began)
         pending.awaitable = future
         self.queue.append(pending)
         future.add_done_callback(pending.finish)
@@ -171,7 +208,7 @@ class ClientConnection(asyncio.Protocol):
         queue, ready = self.queue, self.ready
         while queue:
             item = queue[0]
-            if item.__class__ is PendingResponse:
+            if item.__class__ is not bytes:
                 item = item.response
                 if item is None:
                     break

@@ -202,7 +202,7 @@ class HttpConnection(ClientConnection):
             self.start_stream(response)
             return
         else:
-            if response.__class__ is not PendingResponse:
+            if not isinstance(response, PendingResponse):
                 response = PendingResponse(response, bytes, failure)
             if not keep_alive or method == "HEAD":
                 response = PendingResponse(awaited(response), partial(adapted, method, keep_alive), failure)
@@ -279,7 +279,7 @@ class HttpListener(Listener):
 
 async def awaited(pending: PendingResponse) -> bytes:
     try:
-        return pending.encode(await pending.awaitable)
+        return pending.encode(await pending.begin())
     except Exception as error:
         return pending.on_error(error)
 

@@ -115,6 +115,24 @@ class AsyncRedisTable(RedisTable):
         except StoreUnavailable as error:
             return self.fall_back(key, cost, error.why)
 
+    def send(self, key: Key, cost: int = 1) -> Future[Decision] | None:
+        """``check``, sent at once instead of when it is awaited; None: only ``check`` can answer this one.
+
+        If the server cannot answer, the fallback settles the future.
+        """
+        if not self.is_direct or not self.layout.is_single:
+            return None
+        if key.__class__ is not str or not 0 < len(key) <= LONGEST:
+            return None
+        if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
+            return None
+        if key in self.refusals.by_key:  # other tasks may wait for the same answer
+            return None
+        try:
+            return self.store.server().ask(SentCheck(self, key, cost))
+        except StoreUnavailable:  # the fallback answers
+            return None
+
     async def learn(
         self, refusal: CachedRefusal, server: AsyncRedisServer | None, key: str | bytes, cost: int
     ) -> Decision | None:
@@ -161,3 +179,32 @@ class AsyncRedisTable(RedisTable):
         if server is None:
             return self.store.ask((Check(self.space, key, self.limit, cost),))
         return server.ask(CheckRequest(self.layout, key, cost))
+
+
+class SentCheck(CheckRequest):
+    """A check that was sent before anything awaits it."""
+
+    __slots__ = ("table",)
+    future: Future[Decision]
+
+    def __init__(self, table: AsyncRedisTable, key: str | bytes, cost: int) -> None:
+        layout = table.layout  # as CheckRequest has it, without the call
+        self.table = table
+        self.layout = layout
+        self.key = key
+        self.cost = cost
+        self.keys = layout.names.get(key) or layout.keys(key)  # type: ignore[arg-type]
+        self.words = layout.once if cost == 1 else layout.check_words(cost)
+
+    def read(self, reply: bytes, sent: int) -> Decision:
+        return super().read(reply, sent)[0]
+
+    def fail(self, error: BaseException) -> None:
+        try:
+            if not isinstance(error, StoreUnavailable):
+                raise error
+            decision = self.table.fall_back(self.key, self.cost, error.why)
+        except BaseException as problem:
+            self.future.set_exception(problem)
+        else:
+            self.future.set_result(decision)
