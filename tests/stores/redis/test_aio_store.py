@@ -22,7 +22,7 @@ ALL = ["gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window",
 
 @pytest.fixture
 def store(redis_server):
-    made = RedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+    made = RedisStore(redis_server.url, prefix=f"loop{next(prefixes)}", deadline=10)
     yield made
     made.close()
 
@@ -31,7 +31,7 @@ def store(redis_server):
 @pytest.mark.parametrize(("before", "many", "commands"), [(2, 4, 1), (2, 10, 2), (1, 4, 2)])
 def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server, before, many, commands):
     async def main():
-        store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+        store = AsyncRedisStore(redis_server.url, prefix=f"loop{next(prefixes)}", deadline=10)
         limiters = [AsyncLimiter(Limit(40, "50 days", algorithm=name), store=store) for name in ALL]
         for _ in range(2):  # connected
             await asyncio.gather(*[limiters[0].check("warm") for _ in range(before)])
@@ -52,7 +52,7 @@ def test_a_loop_sends_one_command_for_all_callers_of_a_turn(redis_server, before
 
 def test_keys_and_costs_that_must_be_looked_at(redis_server):
     """Keys of other kinds are counted by what they are; a cost that is none takes nothing."""
-    prefix = f"server{next(prefixes)}"
+    prefix = f"loop{next(prefixes)}"
     limiter = Limiter("9 per 50 days", store=RedisStore(redis_server.url, prefix=prefix, deadline=10))
     kinds = ["k" * 300, b"k", ("k", 1), "k"]
 
@@ -79,7 +79,7 @@ def test_keys_and_costs_that_must_be_looked_at(redis_server):
 
 def test_one_that_is_likely_to_stay_alone_is_sent_at_once(redis_server):
     async def main():
-        store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+        store = AsyncRedisStore(redis_server.url, prefix=f"loop{next(prefixes)}", deadline=10)
         link, layout = store.connections().server, store.translator.layout("s", Limit.parse("5/second"))
 
         def ask():
@@ -119,7 +119,7 @@ def test_plans_of_one_command_are_decided_like_one_after_the_other(redis_server,
     async def main():
         clock = FakeClock()
         model = MemoryStore(clock=clock)
-        options = {"prefix": f"server{next(prefixes)}", "deadline": 10, "deny_cache": False}
+        options = {"prefix": f"loop{next(prefixes)}", "deadline": 10, "deny_cache": False}
         store = AsyncRedisStore(redis_server.url, clock=clock, **options)
         refused = 0
         for _ in range(60):
@@ -144,7 +144,7 @@ def test_plans_of_one_command_are_decided_like_one_after_the_other(redis_server,
 
 def test_a_cancelled_caller_neither_blocks_nor_gets_another_answer(redis_server):
     async def main():
-        store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+        store = AsyncRedisStore(redis_server.url, prefix=f"loop{next(prefixes)}", deadline=10)
         limiter = AsyncLimiter("100000 per 50 days", store=store)
         await limiter.check("warm")
         kept = cancelled = 0
@@ -168,7 +168,7 @@ def test_a_cancelled_caller_neither_blocks_nor_gets_another_answer(redis_server)
 
 
 def test_a_store_serves_one_loop_after_the_other(redis_server):
-    store = AsyncRedisStore(redis_server.url, prefix=f"server{next(prefixes)}", deadline=10)
+    store = AsyncRedisStore(redis_server.url, prefix=f"loop{next(prefixes)}", deadline=10)
     limiter = AsyncLimiter("5 per 50 days", store=store)
 
     async def once():
