@@ -62,12 +62,12 @@ def open_store(
     """
     if not isinstance(url, str):
         raise InvalidStore(f"store: expected a URL such as 'redis://localhost:6379/0', got {shown(url)}.")
-    scheme, found, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     if clock is not None and not hasattr(clock, "nanos"):
         raise InvalidStore(f"clock: expected one such as ratekeeper.testing.FakeClock(), got {shown(clock)}.")
-    if found and scheme in REMOTE:
+    if separator and scheme in REMOTE:
         return open_remote(url, clock, max_keys, asynchronous, options)
-    if not found or scheme not in SCHEMES:
+    if not separator or scheme not in SCHEMES:
         raise InvalidStore(
             f"store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), "
             f"got {shown(without_password(url))}.{suggested(url)}"
@@ -95,7 +95,7 @@ def suggested(url: str) -> str:
     scheme, _, rest = without_password(url).partition(":")
     if scheme in SCHEMES and not rest.startswith("//"):
         return f" Did you mean {f'{scheme}://' + rest.lstrip('/')!r}?"
-    return did_you_mean(f"{scheme}://", [f"{known}://" for known in SCHEMES]) if scheme else ""
+    return did_you_mean(f"{scheme}://", [f"{name}://" for name in SCHEMES]) if scheme else ""
 
 
 def open_shared(url: str, place: str, query: str, clock: Clock | None, max_keys: int | None) -> Store:

@@ -251,8 +251,8 @@ def joined(parts: Sequence[Decision], reason: str) -> Decision:
     reset = max(round(part.reset_after * SECOND) for part in parts)
     delay = max(round(part.delay * SECOND) for part in parts)
     remaining = min(part.remaining for part in parts)
-    given = PresetDecision(decisive.limit, remaining, micros(decisive.retry_after), reset, delay, reason, tuple(parts))
-    return decided(Decision, (decisive.allowed, given, None, decisive.at, 0))
+    preset = PresetDecision(decisive.limit, remaining, micros(decisive.retry_after), reset, delay, reason, tuple(parts))
+    return decided(Decision, (decisive.allowed, preset, None, decisive.at, 0))
 
 
 def settled(check: Check, allowed: bool, reason: str, now: int) -> Decision:
@@ -261,8 +261,8 @@ def settled(check: Check, allowed: bool, reason: str, now: int) -> Decision:
     parts = []
     for limit in limits:
         remaining, retry = (limit.capacity, 0) if allowed else (0, DENIED_FOR)
-        given = PresetDecision(limit.capacity, remaining, retry, 0, 0, reason)
-        parts.append(decided(Decision, (allowed, given, None, now, 0)))
+        preset = PresetDecision(limit.capacity, remaining, retry, 0, 0, reason)
+        parts.append(decided(Decision, (allowed, preset, None, now, 0)))
     return parts[0] if len(parts) == 1 else joined(parts, reason)
 
 

@@ -1,6 +1,6 @@
 """Count and list the keys of a store, for its operators: never part of a decision.
 
-Names of keys on Redis are digests, and shared memory has no names at all: nobody can tell here who is counted.
+Names of keys on Redis are digests, and shared memory has no names at all: neither says which client is counted.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def tables_of(url: str) -> KeyCount:
     from ratekeeper.stores.shared import segment_at, segments
     from ratekeeper.stores.shared_files import folder_of
 
-    known = {segment.name: segment for segment in segments()}
+    by_name = {segment.name: segment for segment in segments()}
     name = url.removeprefix("shm://").partition("?")[0]
-    if not name.startswith("/") and name not in known:  # opening it would create it
-        raise InvalidStore(f"keys: expected the name of a segment ({', '.join(known) or 'none'}), got {shown(name)}.")
+    if not name.startswith("/") and name not in by_name:  # opening it would create it
+        raise InvalidStore(f"keys: expected the name of a segment ({', '.join(by_name) or 'none'}), got {shown(name)}.")
     store: Any = open_store(url)
-    found = []
+    tables = []
     try:
         for space, limits in segment_at(name, folder_of(name)).tables:
             before = store.size()
             store.table(space, parse_limits(limits.split(", ")))  # opens the table of that name and limit
-            found.append((space, limits, store.size() - before))
+            tables.append((space, limits, store.size() - before))
     finally:
         store.close()
-    return KeyCount(sum(keys for _, _, keys in found), tables=tuple(found))
+    return KeyCount(sum(keys for _, _, keys in tables), tables=tuple(tables))
 
 
 def names_of(url: str, prefix: str, most: int) -> KeyCount:

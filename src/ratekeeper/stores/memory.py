@@ -154,7 +154,7 @@ class MemoryTable:
             sample.update(enumerate(keys[start : start + RUN], start))
         ranked = sorted([(debt(states[key], now, limit), place) for place, key in sample.items()])
         halfway = (ranked[0][0] + ranked[-1][0]) // 2
-        chosen = [one for one in ranked[: len(ranked) // 4] if one[0] <= halfway] or ranked[:1]
+        chosen = [entry for entry in ranked[: len(ranked) // 4] if entry[0] <= halfway] or ranked[:1]
         self.doomed = [(place, keys[place], states[keys[place]]) for _, place in reversed(chosen)]
 
 
@@ -227,8 +227,8 @@ class MemoryStore:
     def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]:
         """Now, and the state of each check: to foresee a wait."""
         tables = [self.table(check.space, check.limit) for check in plan]
-        found = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
-        return self.clock.nanos() // 1000, found
+        states = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
+        return self.clock.nanos() // 1000, states
 
     def prepare(self, rows: tuple[Row, ...]) -> Prepared:
         """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
@@ -237,7 +237,7 @@ class MemoryStore:
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Drop the states that ``limit`` reads, whose tables are not used any more; whether they are gone."""
         with self.lock:
-            for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
+            for place in [each for each in self.tables if each[0] == space and each[1].layout == limit.layout]:
                 del self.tables[place]
             self.by_identity.clear()
             self.states_by_layout.pop((space, limit.layout), None)
@@ -325,10 +325,10 @@ class MemoryStore:
         with self.lock:
             for place, old in before.items():
                 table, key = place
-                found = table.states.get(key, self)  # the store itself is never a state: it stands for a missing key
-                if found is old:
+                state = table.states.get(key, self)  # the store itself is never a state: it stands for a missing key
+                if state is old:
                     continue
-                if found is not self or old is not table.empty:
+                if state is not self or old is not table.empty:
                     return False
                 fresh.append(place)
             for place, new in after.items():

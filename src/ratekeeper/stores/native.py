@@ -48,7 +48,7 @@ class TableStore(Store):
 
     def drop_tables(self, space: str, limit: Limit | LimitSet) -> None:
         """Drop the tables on the states of ``limit``.  The lock is held."""
-        for place in [own for own in self.tables if own[0] == space and own[1].layout == limit.layout]:
+        for place in [each for each in self.tables if each[0] == space and each[1].layout == limit.layout]:
             del self.tables[place]
         self.forget_tables()
 
@@ -111,7 +111,7 @@ class NativeStore(TableStore):
         """Drop the states that ``limit`` reads, whose tables are not used any more; whether they are gone."""
         with self.lock:
             self.drop_tables(space, limit)
-            for place in [own for own in self.states_by_layout if own[:2] == (space, limit.layout)]:
+            for place in [each for each in self.states_by_layout if each[:2] == (space, limit.layout)]:
                 del self.states_by_layout[place]
         return True
 

@@ -25,17 +25,17 @@ def expect_options(
     lease: object = None,
 ) -> None:
     """Raise InvalidStore for an invalid option, even if the store at hand does not need it."""
-    wanted, found = "", None
+    wanted, got = "", None
     if deadline is not None and not (is_number(deadline) and 0.001 <= deadline <= 60):  # type: ignore[operator]
-        wanted, found = "a deadline from 0.001 to 60 seconds", deadline
+        wanted, got = "a deadline from 0.001 to 60 seconds", deadline
     elif on_store_error not in (None, *MODES):
-        wanted, found = "on_store_error to be local, allow or deny", on_store_error
+        wanted, got = "on_store_error to be local, allow or deny", on_store_error
     elif local_share is not None and not (is_number(local_share) and 0 < local_share <= 1):  # type: ignore[operator]
-        wanted, found = "local_share above 0 and at most 1", local_share
+        wanted, got = "local_share above 0 and at most 1", local_share
     elif lease not in (None, "auto") and not (lease.__class__ is int and lease > 1):
-        wanted, found = "lease to be 'auto' or a whole number above 1", lease
+        wanted, got = "lease to be 'auto' or a whole number above 1", lease
     if wanted:
-        raise InvalidStore(f"{place}: expected {wanted}, got {shown(found)}.")
+        raise InvalidStore(f"{place}: expected {wanted}, got {shown(got)}.")
 
 
 def expect_store(store: object) -> None:

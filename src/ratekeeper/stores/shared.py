@@ -111,18 +111,18 @@ class SharedStore(TableStore):
 
 def segments(root: str = ROOT) -> list[Segment]:
     """The segments in shared memory, without those of other users that cannot be read."""
-    found = []
+    listed = []
     for entry in sorted(os.listdir(root)):
         path = f"{root}/{entry}"
         if entry.startswith(PREFIX) and os.path.isdir(path):
             try:
-                found.append(segment_at(entry.removeprefix(PREFIX), path))
+                listed.append(segment_at(entry.removeprefix(PREFIX), path))
             except (
                 FileNotFoundError,
                 PermissionError,
             ):  # another process is removing it, or it belongs to another user
                 continue
-    return found
+    return listed
 
 
 def segment_at(name: str, path: str) -> Segment:
@@ -149,8 +149,8 @@ def remove(name: str, *, force: bool = False) -> None:
     """
     path = folder_of(name)
     if not os.path.isdir(path) or os.path.islink(path):
-        known = ", ".join(segment.name for segment in segments()) or "none"
-        raise InvalidStore(f"remove: expected the name of a segment ({known}), got {shown(name)}.")
+        names = ", ".join(segment.name for segment in segments()) or "none"
+        raise InvalidStore(f"remove: expected the name of a segment ({names}), got {shown(name)}.")
     if not force and is_in_use(path):
         raise InvalidStore(
             f"remove: expected a segment that no process has open, but one has {shown(name)} open. "

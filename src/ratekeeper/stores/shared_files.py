@@ -1,7 +1,7 @@
 """A shared-memory segment: a folder with a file for each table, and the header of each file.
 
 A table file begins with a line of format and version and a description in JSON; the table follows, page-aligned.
-Files are made whole under another name and then renamed, so nobody ever sees half of one.  Whoever opens, makes or
+Files are written under another name and then renamed, so no process sees half of one.  A process that opens, creates or
 replaces a file holds the folder's lock, which the system releases when its owner dies.
 """
 
@@ -64,11 +64,11 @@ def folder_of(name: str) -> str:
 def boot_now() -> str:
     """The identity of the machine's monotonic clock, which starts anew at each boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
-        found = file.read().strip()
+        boot = file.read().strip()
     try:
-        return f"{found} {os.readlink('/proc/self/ns/time')}"  # a container may have a clock of its own
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"  # a container may have a clock of its own
     except OSError:
-        return found
+        return boot
 
 
 def is_stale(head: dict[str, Any]) -> bool:
@@ -260,11 +260,11 @@ class Folder:
     def compare(self, head: dict[str, Any], space: str, max_keys: int, any_size: bool, clock: str) -> None:
         own_size = head["max_keys"] if any_size else max_keys
         expected = {"max_keys": own_size, "clock": clock, "boot": boot_now(), "build": BUILD}
-        for fact, own in expected.items():
-            if head[fact] != own:
+        for fact, value in expected.items():
+            if head[fact] != value:
                 raise InvalidStore(
                     f"shm://{self.name}: expected the {fact} that other processes have for {shown(space)}, "
-                    f"{shown(head[fact])}, got {shown(own)}. {HOW_TO_REMOVE.format(name=self.name)}."
+                    f"{shown(head[fact])}, got {shown(value)}. {HOW_TO_REMOVE.format(name=self.name)}."
                 )
 
     def close(self) -> None:
@@ -285,10 +285,10 @@ class Mapped:
         size = shared_size(limit, self.max_keys)
         file = folder.open_file(name)
         try:
-            found = os.fstat(file).st_size
-            if found != HEAD + size:  # a process that touches memory beyond the end of a file is killed
+            actual = os.fstat(file).st_size
+            if actual != HEAD + size:  # a process that touches memory beyond the end of a file is killed
                 raise InvalidStore(
-                    f"shm://{folder.name}: expected {HEAD + size:,} bytes in {folder.path}/{name}, got {found:,}: "
+                    f"shm://{folder.name}: expected {HEAD + size:,} bytes in {folder.path}/{name}, got {actual:,}: "
                     f"the file is damaged. {HOW_TO_REMOVE.format(name=folder.name)}."
                 )
             fcntl.flock(file, fcntl.LOCK_SH)  # for as long as it is in memory: see remove_table

@@ -22,8 +22,8 @@ def test_an_evicting_server_is_warned_about_once(caplog):
             limiter.close()
         told = [record.getMessage() for record in caplog.records if "maxmemory" in record.getMessage()]
         assert told == [
-            f"{server.url}: expected maxmemory-policy noeviction, got allkeys-lru. A full server will forget who is at "
-            "the limit; set noeviction, or give limits a server of their own."
+            f"{server.url}: expected maxmemory-policy noeviction, got allkeys-lru. A full server will forget "
+            "which clients are at the limit; set noeviction, or give limits a server of their own."
         ]
     finally:
         server.close()

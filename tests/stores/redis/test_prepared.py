@@ -242,7 +242,7 @@ def test_a_cluster_that_is_away_is_known_to_be(kind, clock):
     plan, table = asked.store.prepare(ROWS), asked.store.table("s1", LIMITS[1])
     allowed, decisions = asked.do(plan.check, ("a", "b", "c"))
     assert allowed
-    assert decisions[0].reason.startswith("local: could not learn who serves what")
+    assert decisions[0].reason.startswith("local: could not learn which node serves which slot")
     assert asked.do(plan.check_now, ("a", "d", "c"))[1][0].reason == decisions[0].reason
     assert asked.do(table.check_now, "b").reason == decisions[0].reason
     asked.close()

@@ -208,7 +208,7 @@ def test_a_map_with_holes_is_an_unavailable_store():
     slots.learn([[0, 100, [b"?", 7000, b"id"]]], ("c", 1))
     assert (slots.masters[0], 16383 in slots.masters) == (("c", 7000), False)
     store = RedisStore("redis+cluster://127.0.0.1:1")
-    with pytest.raises(StoreUnavailable, match="could not learn who serves what"):
+    with pytest.raises(StoreUnavailable, match="could not learn which node serves which slot"):
         store.check(plan_of(Limit.parse("1/minute")))
     store.close()
 
@@ -281,14 +281,14 @@ def test_nodes_are_asked_one_after_the_other_for_the_slots(kind):
 def test_a_map_that_nobody_tells_is_not_asked_for_at_once_again(kind):
     far = Replies(kind, NODES, *[TimeoutError()] * 3, *[OSError("refused")] * 3, [[1, 2, [b"node", 9]]])
     topology = far.topology
-    with pytest.raises(StoreUnavailable, match=r"could not learn who serves what \(no answer\)"):
+    with pytest.raises(StoreUnavailable, match=r"could not learn which node serves which slot \(no answer\)"):
         far.run(topology.learn_slots(monotonic() + 12))
-    with pytest.raises(StoreUnavailable, match=r"could not learn who serves what \(no answer\)"):
+    with pytest.raises(StoreUnavailable, match=r"could not learn which node serves which slot \(no answer\)"):
         topology.node(b"{k}")
     assert far.run(topology.locate(("one", 1), True, monotonic() + 12)) == ("one", 1)  # where it was, then
     assert "refused" in topology.breaker.why
     topology.breaker.probe_at = 0.0
     assert topology.node(b"{k}") is None
     far.run(topology.learn_slots(monotonic() + 12))
-    with pytest.raises(StoreUnavailable, match=f"slot {slot_of(b'{k}')} is served by nobody"):
+    with pytest.raises(StoreUnavailable, match=f"no node serves slot {slot_of(b'{k}')}"):
         topology.learned_node(b"{k}")

@@ -345,13 +345,13 @@ async def open_wire(
 
 async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> list[Any]:
     """Send ``payload`` and return its replies: for the handshake, before requests are sent."""
-    found: list[Any] = []
+    received: list[Any] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     receive, lost = wire.receive, wire.lost
 
     def gather(reply: Any) -> None:
-        found.append(reply)
-        if len(found) == replies and not done.done():
+        received.append(reply)
+        if len(received) == replies and not done.done():
             done.set_result(None)
 
     def end(wire: AsyncRedisConnection, why: str) -> None:
@@ -364,7 +364,7 @@ async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> 
         await done
     finally:
         wire.receive, wire.lost = receive, lost
-    return found
+    return received
 
 
 async def ask_once(address: Address, settings: RedisSettings, words: tuple[bytes, ...]) -> Any:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ratekeeper.check import Plan
     from ratekeeper.clock import Clock
     from ratekeeper.decision import Decision
-    from ratekeeper.limit import Limit, LimitSet
-    from ratekeeper.stores.fallback import FallbackTable
     from ratekeeper.stores.redis.batch import Batch
     from ratekeeper.stores.redis.plans import PlanFlow
     from ratekeeper.stores.redis.request import AnyRequest
@@ -69,22 +67,6 @@ class AsyncRedisStore(AnyRedisStore):
             return self.connections().away(keys)
         server = self.server()
         return server.away() if server.breaker.is_open else ""
-
-    def link(self) -> AsyncRedisServer | None:
-        """The server as the running loop reaches it; None: a cluster has one for each node."""
-        return None if self.settings.is_cluster else self.server()
-
-    def desk(self, space: str, limit: Limit | LimitSet) -> FallbackTable | None:
-        """Where one limit is counted while ``away`` says why; None: ``answer_away`` must be asked."""
-        return None if self.settings.is_cluster else self.fallback.table_for(self.translator.layout(space, limit))
-
-    def answer_away(self, operation: str, plan: Plan) -> tuple[Decision, ...] | None:
-        """The answer to a check or peek while the store is known to be away, at once; None: it must be asked."""
-        why = "" if self.settings.is_cluster else self.away()
-        if not why:
-            return None
-        refusal = self.translator.cached_refusal(plan, self.clock.nanos()) if operation == "check" else None
-        return refusal or self.stand_in(operation, StoreUnavailable(self.settings.shown, why), plan)
 
     def connections(self) -> LoopConnections:
         """What belongs to the running loop: connections cannot be shared between loops."""
@@ -166,7 +148,7 @@ class LoopConnections(Servers[AsyncRedisServer]):
             try:
                 await asyncio.wait_for(asyncio.shield(self.learning), self.settings.deadline)
             except TimeoutError:
-                raise self.topology.unknown("did not tell in time who serves what") from None
+                raise self.topology.unknown("did not say in time which node serves which slot") from None
             address = self.topology.learned_node(request.keys)
         return self.server_at(address)
 

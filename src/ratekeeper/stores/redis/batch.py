@@ -29,7 +29,7 @@ PAUSE = 0.002  # seconds before a slot on the move is asked again
 LAST = 0.01  # seconds of the deadline that must be left for that: a batch that is sent too late may be charged unheard
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 # Error replies that say "not executed", and what to do: ask `elsewhere`, as another server has the key; `again` soon;
-# `anew` on a new connection; `down`: the server can serve nobody now; `refused`: this command only.
+# `anew` on a new connection; `down`: the server can serve no request now; `refused`: this command only.
 NOT_EXECUTED = {
     "NOSCRIPT": "evaluate",
     "MOVED": "elsewhere",
@@ -81,7 +81,7 @@ class Batch:
         sent = self.sent
         for request, part in zip(self.requests, replies, strict=True):
             future = request.future
-            if not future.done():  # else cancelled: its answer goes nowhere, and to nobody else
+            if not future.done():  # else it was cancelled, and its answer is dropped
                 try:
                     result = request.read(part, sent)
                 except Exception as error:
@@ -116,7 +116,7 @@ class Reaction:
         self.pause = pause  # seconds to wait before
         self.renew = renew  # the connection, before
         self.error = error
-        self.down = down  # why the server serves nobody now
+        self.down = down  # why the server can serve no request now
 
 
 def react(

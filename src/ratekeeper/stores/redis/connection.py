@@ -104,9 +104,9 @@ class RedisConnection:
         """Send ``payload`` and return its replies, or raise TimeoutError at the instant ``until``."""
         if self.line is None:
             return self.converse(payload, replies, until)
-        found = sent(self.line.exchange(payload, replies, until - monotonic()))
+        raw = sent(self.line.exchange(payload, replies, until - monotonic()))
         reader = Reader()  # a new one for each call, as threads share the connection
-        reader.feed(found)
+        reader.feed(raw)
         return [reader.gets() for _ in range(replies)]
 
     def ask(self, request: AnyRequest, until: float) -> Any:
@@ -120,7 +120,7 @@ class RedisConnection:
 
     def converse(self, payload: bytes, replies: int, until: float) -> list[Any]:
         """``exchange`` without the C queue, for one thread at a time."""
-        found: list[Any] = []
+        received: list[Any] = []
         reader = self.reader
         self.set_patience(until)
         if payload:
@@ -129,9 +129,9 @@ class RedisConnection:
             part = self.receive(until)
             reader.feed(part if self.tls is None else self.tls.decrypt(part))
             while (reply := reader.gets()) is not False:
-                found.append(reply)
-            if len(found) >= replies:
-                return found
+                received.append(reply)
+            if len(received) >= replies:
+                return received
 
     def receive(self, until: float) -> bytes:
         self.set_patience(until)
@@ -197,8 +197,8 @@ class RedisServer:
         extra = sum([batch.asking for batch in batches])
         replies, asked = self.transfer(payload, len(batches) + extra, until)
         if extra:
-            kept = iter(replies)
-            replies = [(next(kept), next(kept))[1] if batch.asking else next(kept) for batch in batches]
+            each = iter(replies)  # the reply to ASKING comes before that to its batch
+            replies = [(next(each), next(each))[1] if batch.asking else next(each) for batch in batches]
         return replies, asked
 
     def transfer(self, payload: bytes, replies: int, until: float) -> tuple[list[Any], RedisConnection]:

@@ -97,8 +97,8 @@ def warn_of_eviction(facts: dict[str, str], store: str) -> None:
     if policy != "noeviction" and facts.get("maxmemory", "0") != "0" and store not in warned:
         warned.add(store)
         log.warning(
-            "%s: expected maxmemory-policy noeviction, got %s. A full server will forget who is at the limit; "
-            "set noeviction, or give limits a server of their own.",
+            "%s: expected maxmemory-policy noeviction, got %s. A full server will forget which clients are at the "
+            "limit; set noeviction, or give limits a server of their own.",
             store,
             policy,
         )

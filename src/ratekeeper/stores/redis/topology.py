@@ -116,7 +116,7 @@ class Topology:
             else:
                 self.breaker.close()
                 return
-        raise self.unknown(f"could not learn who serves what ({why})")
+        raise self.unknown(f"could not learn which node serves which slot ({why})")
 
     def unknown(self, why: str) -> StoreUnavailable:
         """Note that the map cannot be learned at this moment; the error that says so."""
@@ -135,7 +135,7 @@ class Topology:
         slot = slot_of(keys)
         address = self.slots.masters.get(slot)
         if address is None:
-            raise StoreUnavailable(self.settings.shown, f"slot {slot} is served by nobody")
+            raise StoreUnavailable(self.settings.shown, f"no node serves slot {slot}")
         return address
 
 
