@@ -1,36 +1,38 @@
--- The driver: what is asked, read, decided, written and answered.  Only this file and those that it includes call the
--- server: ring*.lua and upkeep.lua.  (script.py puts them together, and says why some lines look as they do.)
+-- The driver: reads the arguments and the records, decides, writes and replies.  Only this file and those that it
+-- includes (ring*.lua, upkeep.lua) call the server.  script.py composes them, and says why some lines look as they
+-- do.
 --
--- ARGV is a subject alone, the most asked for, or a list of plans:
+-- ARGV is one subject, which is the most common call, or a list of plans:
 --     one                        subject     one key is checked
 --     each    number             subject     the same for so many keys, each a plan of its own
 --     all     number             subject...  checked all or nothing; no key twice, no log
---     plans   plans, number      subject...  the same for so many plans, alike but for their keys
---     check   sizes              subject...  the same for any keys; a byte a check says how many subjects it has
+--     plans   plans, number      subject...  the same for so many plans that differ only in their keys
+--     check   sizes              subject...  as all, for any keys; one byte for each check is its number of subjects
 --     peek    sizes              subject...  as check, but nothing is taken
 --     take    number             subject...  as much of the cost as fits
 --     refund  number, taken_at   subject...  taken_at in microseconds; '' is now
 --     states, reset  number      kind...
 -- A subject is one of KEYS, in their order, and two words:
---     limits  seven numbers in msgpack for each, in the order of their states in the key's record: its kind, the cost,
---             and what its twin calls the limit.  (No other way to read numbers is as fast.)
+--     limits  seven numbers in msgpack for each limit, in the order of their states in the key's record: its kind, the
+--             cost, and the numbers of the limit, as its twin names them.  (Nothing reads numbers faster than msgpack.)
 --     ttl     milliseconds
 --
--- A plan is decided whole, then written whole: all or nothing.  A refusal writes nothing, except a state that a clock
--- stepping back or a lowered limit left impossible.  Every write sets the key's time to live in the same step.
+-- A plan is decided completely before it is written: all or nothing.  A refusal writes nothing, except a state that was
+-- left impossible by a clock that stepped back or by a lowered limit.  Every write sets the key's time to live.
 --
--- A record is the states of its limits.  It begins, or if it is a log ends, with the instant at which it was made, in
--- I7: before a first state that does not tell that, a bucket's, it stands in I8.  So a new record is all that must be
--- answered: to make and join strings costs as much as to decide.
+-- A record is the states of its limits.  It begins (a log: ends) with the instant at which it was made, in I7.  The
+-- first state of a bucket does not contain that instant, so it stands before it in I8.  So a reply need only be the
+-- new record: making and joining strings takes as long as deciding.
 --
--- A reply is one string a plan.  To `one`, `each`, `all` and `plans`, if it was taken: the new records.  If it was refused:
--- -1 - now in i8, a negative number; for `all` and `plans` a byte for every subject (1: it fits, 2: its record is empty); the
--- records that were found, mended if need be.  To others: those bytes, now in I8, the records; where there are several
--- subjects, the length in I4 stands before each log, and after other operations than check and peek before each record.
+-- A reply is one string for each plan.  To `one`, `each`, `all` and `plans`, if the cost was taken: the new records.
+-- If it was refused: -1 - now in i8, a negative number; for `all` and `plans` a byte for every subject (1: it fits,
+-- 2: its record is empty); the records that were read, repaired if need be.  To other operations: those bytes, now in
+-- I8, the records; if there are several subjects, the length in I4 stands before each log, and before each record if
+-- the operation is neither check nor peek.
 --
--- To make a function costs the server as much as a step of deciding.  So the common is answered first, and what a call
--- does not need is never made: that is why functions stand between the cases instead of above them, and why some text
--- is included more than once, above all `decide`, the bodies of the twins (see script.py).
+-- Making a function takes the server as long as a step of deciding.  So the common cases come first, and functions
+-- that a call does not need are never made: that is why they stand between the cases instead of above them, and why
+-- some text is included more than once, above all `decide`, the bodies of the twins (see script.py).
 
 local call = redis.call
 -- Microseconds, read once: `now`.
@@ -51,7 +53,7 @@ local LAST = '109' -- the last byte before the ring
 local pack, unpack, values, read = struct.pack, struct.unpack, unpack, cmsgpack.unpack_limit
 local KEYS, ARGV = KEYS, ARGV
 
--- Case 1, most calls: one key.
+-- Case 1, the most common: one key.
 if not ARGV[3] then
   local limits = ARGV[1]
   local at, kind, cost, a, b, c, d, e = read(limits, NUMBERS, 0) -- `at` is where the next one starts, or -1
@@ -68,7 +70,7 @@ if not ARGV[3] then
   return fits and new or pack('>i8c0', -1 - now, new)
 end
 
--- all: decides subject after subject on the way in and writes on the way out, so it needs no table in between.
+-- all: decides one subject after the other on the way in, and writes on the way out, so that it needs no table.
 -- Returns whether all fit, the flags if not, and the records.
 local function decide_all(left, word, key, all_fit)
   local limits, ttl = ARGV[word], ARGV[word + 1]
@@ -98,7 +100,7 @@ if ARGV[1] == 'all' and not ARGV[3 + 2 * ARGV[2]] then
 end
 
 -- Case 3: any plans.
-local decide_ring, change_ring, upkeep -- made when they are needed
+local decide_ring, change_ring, upkeep -- made by the first call that needs them
 
 local function make_ring()
   local function decide_ring(key, ttl, cost, micros, count)
@@ -138,7 +140,7 @@ end
 -- check and peek: the reply to a plan from ARGV[at] and KEYS[key] on, and how many subjects that are.
 local function decide_plan(operation, sizes, at, key)
   local found, changed, mended = {}, {}, {}
-  local held = {} -- the records as this plan changed them, by key; of a long log, its change by index
+  local held = {} -- the records as this plan changes them, by key; the change of a long log, by index
   local flags, allowed, many = '', true, 0
 
   local function decide_subject(index)
@@ -162,7 +164,7 @@ local function decide_plan(operation, sizes, at, key)
         end
       end
       new, fits = decide(record, limits)
-      -- A state that was mended is written on a refusal too, unless an earlier subject of this plan changed it.
+      -- A state that was repaired is written on a refusal too, unless an earlier subject of this plan changed it.
       mended[index] = not fits and new ~= record and not held[name]
       found[index], changed[index], held[name] = fits and record or new, new, new
     end
@@ -178,7 +180,7 @@ local function decide_plan(operation, sizes, at, key)
       before[index] = held[KEYS[key + index - 1]]
       fits = decide_subject(index) and fits
     end
-    if not fits then -- nothing of this check was taken: where its keys stand again in the plan, they are as before
+    if not fits then -- nothing of this check was taken: if its keys are in the plan again, they are as before
       allowed = false
       for index = first, many do
         if not mended[index] then
@@ -219,7 +221,7 @@ local function decide_each(many, at, key)
   local limits, ttl = ARGV[at], ARGV[at + 1]
   local more, kind, cost, a, b, c, d, e = read(limits, NUMBERS, 0)
   local refused = pack('>i8', -1 - now)
-  local found, held = nil, {} -- what was read at once, and what became of it: a key may stand there more than once
+  local found, held = nil, {} -- the records that were read, and their changes: a key may be there more than once
   if kind ~= LONG_LOG then
     found = call('MGET', values(KEYS, key, key + many - 1))
   elseif not decide_ring then
@@ -250,8 +252,9 @@ local function decide_each(many, at, key)
   answered = answered + many
 end
 
--- plans: `many` plans of `size` subjects each, alike but for their keys.  Adds a reply for each.  All records are read
--- at once.  Each is written once, at the end: a key that many plans share, such as that of all callers, costs one write.
+-- plans: `many` plans of `size` subjects each, alike but for their keys.  Adds a reply for each.  All records are
+-- read at once.  Each is written once, at the end: a key that many plans share, such as that of all callers, costs
+-- one write.
 local function decide_plans(many, size, at, key)
   local found = call('MGET', values(KEYS, key, key + many * size - 1))
   local changed, order, ttls = {}, {}, {} -- new records and times to live by name; the names in the order of writing

@@ -6,12 +6,13 @@
 --     back    the newest instants, which go to the ring when there is no place left
 --     front   a copy of the oldest in the ring
 --     ring    `capacity` slots, the oldest in slot `head`
--- Instants are I7.  Back and front spare most calls a second read and a second write: what they need is at the start.
--- The server is told to keep a ring twice as long as it must, and again only when that is used up.
+-- Instants are I7.  Back and front save most calls a second read and a second write, as they are at the start.
+-- The time to live of a ring is twice what it must be, so that it need not be set by every call.
 --
--- The rule of sliding_log.lua without reading all of it: from key, cost, micros and count to `allowed` and a glimpse
--- (see logs.py) of the log `before` and `after`.  With a `ttl` the change is made at once, else it is told in `change`.
--- A piece of text, as several.lua is; what most calls do not need stands in others, included where it is needed.
+-- The rule of sliding_log.lua without reading the whole log: from key, cost, micros and count to `allowed` and a
+-- summary (LogSummary in packed_log.py) of the log `before` and `after`.  With a `ttl` the change is made at once,
+-- else it is returned in `change`.  A piece of text, as several.lua is; rarely needed steps are in other files,
+-- included here.
 
 local sub = string.sub
 local allowed, before, after, change = true, '', '', nil
@@ -20,7 +21,7 @@ local start = call('GETRANGE', key, '0', LAST)
 if start ~= '' then
   capacity, head, size, newest, kept, backs, first, last = unpack(HEADER, start)
 end
-if newest > now then -- the clock stepped back: rare, so read it all
+if newest > now then -- the clock stepped back: rare, so the whole log is read
   -- include ring_whole.lua
   local log = unroll(call('GET', key))
   local state, from, a, b = log, 1, micros, count
@@ -31,7 +32,8 @@ if newest > now then -- the clock stepped back: rare, so read it all
   end
   allowed, before, after, change = fits, fits and log or new, new, {whole = new}
 else
-  -- How many are gone: those at the start of the front, and where that is used up, halving finds the others.
+  -- How many instants have expired: those at the start of the front; if all of it has, a binary search finds the
+  -- others.
   local oldest, gone, front = now - micros, 0, nil
   if newest <= oldest or start == '' then
     gone, first, last = size + backs, 0, 0
@@ -63,7 +65,7 @@ else
   if excess > 0 then
     local blocking
     if cost > count then
-      blocking = 0 -- nobody in particular: such a cost never fits
+      blocking = 0 -- none: such a cost never fits
     elseif excess <= last - first then
       blocking = unpack('>I7', front or sub(start, FRONT + 1), (first + excess - 1) * 7 + 1)
     else

@@ -1,5 +1,5 @@
 -- All operations but check and peek, by name: each answers a plan of `many` subjects from ARGV[at] and KEYS[key] on,
--- and says where the next plan starts.  They may take a little longer: logs are read and written whole.
+-- and returns where the next plan starts.  They may be a little slower: logs are read and written as a whole.
 
 -- include ring_whole.lua
 local upkeep = {}
@@ -32,7 +32,7 @@ local function reply(records)
   return string.rep('\1', #records) .. pack('>I8', now) .. table.concat(records)
 end
 
--- The same limits, asked for another cost.
+-- The same limits with another cost.
 local function with_cost(limits, cost)
   local found, at = '', 0
   repeat
@@ -43,7 +43,7 @@ local function with_cost(limits, cost)
   return found
 end
 
--- The largest cost that every subject admits, up to the one that was asked for: found by halving.
+-- The largest cost that every subject admits, up to the given one: found by binary search.
 function upkeep.take(many, at, key)
   local subjects, low = {}, 0
   local _, _, high = read(ARGV[at], NUMBERS, 0)
@@ -96,7 +96,7 @@ function upkeep.refund(many, at, key)
       part, from = refund(record, from, now, cost, taken_at, a, b, c, d, e)
       new = new .. part
     until limit_at < 0
-    if not is_log(kind) and not string.find(new, '[^%z]') then -- nothing but EMPTY states
+    if not is_log(kind) and not string.find(new, '[^%z]') then -- only EMPTY states
       new = ''
     elseif kind == BUCKET then
       new = pack('>I8', now) .. new
