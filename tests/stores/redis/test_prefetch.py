@@ -1,4 +1,4 @@
-"""Leases: fewer round trips for a hot key, and never more admitted than the limit promises."""
+"""Prefetched quota: fewer round trips for a hot key, and never more admitted than the limit promises."""
 
 import asyncio
 import itertools
@@ -164,3 +164,28 @@ def test_what_is_given_back_goes_to_the_key_it_was_taken_from(redis_server, cloc
     store.close()
     assert Limiter("100/hour fixed_window", store=other, name="n").peek(key).remaining == 95
     other.close()
+
+
+@pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
+def test_a_prefetched_quota_is_served_without_asking(redis_server, clock, kind):
+    async def answered(call, *arguments):
+        answer = call(*arguments)
+        return await answer if hasattr(answer, "__await__") else answer
+
+    async def main():
+        store = kind(redis_server.url, clock=clock, prefix=f"lease{next(prefixes)}", deadline=10)
+        table = store.table("hot", Limit.parse("1000/hour fixed_window"), lease=10)
+        assert table.check_now("k") is None  # nothing was prefetched yet
+        assert await answered(table.check, "k")
+        assert await answered(table.check, "k")  # 10 more are debited
+        assert [bool(table.check_now(key, cost)) for key, cost in (("k", 4), ("k", 6), ("k", 1))] == [True, True, False]
+        (quota,) = table.quotas.by_key.values()
+        assert await answered(table.check, "k")
+        with quota.lock:  # another thread asks for more
+            assert table.check_now("k") is None
+        assert table.check_now("k").remaining < 1000
+        clock.advance(LASTS / 1e6)
+        assert table.check_now("k") is None  # it has ended
+        await answered(store.close)
+
+    asyncio.run(main())

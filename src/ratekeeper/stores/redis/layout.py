@@ -273,8 +273,12 @@ class RecordLayout:
                 return tat * drain + rest
 
             return read
-        if self.is_single and isinstance(self.limit, Limit) and not self.subjects[0].stamp:
-            return partial(unpack_state, limit=self.limit)
+        limit = self.limit
+        if self.is_single and isinstance(limit, Limit) and limit.algorithm == "fixed_window":
+            micros, bits, number_of = limit.micros, limit.rule.BITS, int.from_bytes
+            return lambda record: number_of(record[:7], "big") // micros << bits | number_of(record[7:], "big")
+        if self.is_single and isinstance(limit, Limit) and not self.subjects[0].stamp:
+            return partial(unpack_state, limit=limit)
         return lambda record: self.state((record,))
 
     def state(self, records: Sequence[bytes]) -> State:
