@@ -105,8 +105,6 @@ class NativeStore(TableStore):
                 table = self.put_table(space, limit, states)
         return table
 
-    table_for = table  # what an older build of the core calls it
-
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Drop the states that ``limit`` reads, whose tables are not used any more; whether they are gone."""
         with self.lock:

@@ -72,8 +72,6 @@ class SharedStore(TableStore):
                 table = self.put_table(space, limit, self.map_states(space, limit, strict))
         return table
 
-    table_for = table  # what an older build of the core calls it
-
     def map_states(self, space: str, limit: Limit | LimitSet, strict: bool) -> Shelf:
         parts: Any = limit.parts
         if parts[0].is_unlimited:

@@ -45,10 +45,12 @@ class AsyncRedisConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.file = -1  # of the socket, for ``glance``; -1: only the loop may read it
         self.tls: TlsSession | None = None
+        self.write: Callable[[bytes], None]  # of the transport, or through TLS
         self.ready: Future[None] | None = None  # while the TLS handshake goes on
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.write = transport.write  # type: ignore[attr-defined]
 
     async def shake_hands(self, tls: TlsSession) -> None:
         """Encrypt from now on."""
@@ -59,9 +61,10 @@ class AsyncRedisConnection(asyncio.Protocol):
             await self.ready
         finally:
             self.ready = None
+        self.write = self.encrypt_and_write
 
-    def write(self, payload: bytes) -> None:
-        self.transport.write(payload if self.tls is None else self.tls.encrypt(payload))  # type: ignore[union-attr]
+    def encrypt_and_write(self, payload: bytes) -> None:
+        self.transport.write(self.tls.encrypt(payload))  # type: ignore[union-attr]
 
     def decrypted(self, part: bytes) -> bytes:
         """Decrypt what was read; during the handshake, go on with that and return nothing."""
