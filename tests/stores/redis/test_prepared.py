@@ -132,6 +132,9 @@ def test_bytes_that_look_like_an_encoded_key_are_another_key(remote):
 
 def test_rows_without_a_limit_are_not_asked_about(remote, redis_server):
     unlimited = Limit.parse("unlimited")
+    beside_one = remote.store.prepare((("u", unlimited, 1, None), ("one", LIMITS[1], 1, None)))
+    answers = [remote.do(beside_one.check, ("a", "a")) for _ in range(3)]
+    assert [(allowed, found[1].remaining) for allowed, found in answers] == [(True, 1), (True, 0), (False, 0)]
     plan = remote.store.prepare((("u", unlimited, 1, None), *ROWS))
     allowed, decisions = remote.do(plan.check, ("a", "a", "b", "c"))
     assert (allowed, decisions[0].limit, decisions[1].remaining) == (True, unlimited.capacity, 99)

@@ -122,7 +122,8 @@ class RedisPlan:
         self.may_repeat = len(set(self.states)) < len(self.states)
         self.is_unlimited = not any(layout.subjects for layout in layouts)
         self.is_direct = not store.settings.is_cluster and all(layout.subjects for layout in layouts) and bool(rows)
-        self.words = PlanWords("check", layouts, [cost for _, cost, _ in self.rows])
+        limited = [(layout, cost) for layout, cost, _ in self.rows if layout.subjects]
+        self.words = PlanWords("check", [layout for layout, _ in limited], [cost for _, cost in limited])
         # Where each row is one record of a fixed size: the size of a reply that says "taken", and how to cut it up.
         subjects = self.words.subjects
         is_fixed = self.is_direct and len(subjects) == len(layouts) and all(subject.size for subject in subjects)
@@ -177,6 +178,9 @@ class RedisPlan:
             if not self.is_direct or (self.may_repeat and self.has_repeats(keys)):
                 decisions = self.store.run(self.store.translator.flow("check", self.plan(keys)))
                 return all(decision.allowed for decision in decisions), decisions
+            server = self.store.server
+            if server.breaker.is_open and (why := server.away()):
+                return self.fall_back(keys, why)
             return self.store.ask(PreparedRequest(self, keys, names))
         except StoreUnavailable as error:
             return self.fall_back(keys, error.why)
@@ -243,10 +247,10 @@ class AsyncRedisPlan(RedisPlan):
                 break
         if not self.is_direct or (self.may_repeat and self.has_repeats(keys)):
             return self.check_any(keys)
-        try:
-            return self.store.server().ask(AsyncPreparedRequest(self, keys, names))
-        except StoreUnavailable as error:
-            return self.fall_back(keys, error.why)
+        server = self.store.server()
+        if server.breaker.is_open and (why := server.away()):
+            return self.fall_back(keys, why)
+        return server.ask(AsyncPreparedRequest(self, keys, names))
 
     async def check_any(self, keys: EncodedKeys) -> Answer:
         """``check`` by the general path."""
