@@ -6,6 +6,7 @@ of the Python rules, so that every figure a caller sees comes from the reference
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from time import time_ns
 
@@ -268,9 +269,10 @@ def without_server(operation: str, plan: Plan) -> Any:
     return tuple([decision(True, check.limit, 0, now, check.cost) for check in plan])
 
 
-def evaluation(script: bytes) -> bytes:
+@lru_cache(8)
+def evaluation(script: bytes, name: bytes = b"EVALSHA") -> bytes:
     """The first words of a command that runs the script."""
-    return bulk(b"EVALSHA") + bulk(script)
+    return bulk(name) + bulk(script)
 
 
 def lone_start(script: bytes) -> bytes:
@@ -309,5 +311,5 @@ def command(requests: Sequence[AnyRequest], name: bytes, script: bytes, now: int
         else:
             pieces += EACH, number(alike), words
             words_count += 2 + SUBJECT_WORDS
-    start = b"*%d\r\n%b%b%b" % (3 + keys_count + words_count, bulk(name), bulk(script), number(keys_count))
+    start = b"*%d\r\n%b%b" % (3 + keys_count + words_count, evaluation(script, name), number(keys_count))
     return b"".join([start, *keys, *pieces])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 MOST_REQUESTS = 64  # of one command: well below a millisecond of the server's time.  MOST_CALLS in line.h
 
 
@@ -10,7 +12,9 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+@lru_cache(1024)
 def number(value: int) -> bytes:
+    """A whole number as a word; mostly small counts, which are made once."""
     return bulk(b"%d" % value)
 
 
