@@ -106,6 +106,7 @@ static PyMethodDef methods[] = {
      "wrongly refused, the most in any period, and the longest time that a key asked in vain."},
     {"most_within", most_within, METH_VARARGS,
      "most_within(times, length)\n--\n\nThe most that came within any stretch of that length; the times in order."},
+    {"terms", terms_of, METH_O, "terms(limit, /)\n--\n\nA bucket as the rows of read_buckets have it."},
     {"read_buckets", read_buckets, METH_VARARGS,
      "read_buckets(reply, rows, keys, sent, most)\n--\n\nThe decisions of a prepared plan of buckets that a remote "
      "store took; each layout remembers the state of its key."},

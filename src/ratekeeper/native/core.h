@@ -135,7 +135,7 @@ static inline bool hash_key(State *state, const Shelf *shelf, PyObject *key, boo
 /* Decisions. */
 PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *decision_of_evidence(State *state, PyObject *evidence);
+PyObject *terms_of(PyObject *module, PyObject *limit);
 PyObject *read_buckets(PyObject *module, PyObject *args);
 PyObject *refused_at(State *state, PyObject *evidence, u64 now);
 void free_spares(State *state);

@@ -47,9 +47,10 @@ class Prepared:
     def check(self, keys: tuple[Key, ...]) -> tuple[bool, tuple[Decision, ...]]: ...
     def check_now(self, keys: tuple[Key, ...]) -> tuple[bool, tuple[Decision, ...]]: ...
 
+def terms(limit: Limit | LimitSet, /) -> object: ...
 def read_buckets(
     reply: bytes,
-    rows: tuple[tuple[Any, Limit | LimitSet, int, int, dict[Any, Any]], ...],
+    rows: tuple[tuple[Any, object, int, int, dict[Any, Any]], ...],
     keys: tuple[str | bytes, ...],
     sent: int,
     most: int,

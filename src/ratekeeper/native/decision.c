@@ -45,15 +45,6 @@ static PyObject *from_evidence(State *state, PyObject *evidence, u64 now, int al
     return (PyObject *)self;
 }
 
-/* An admission by a store in Python or elsewhere, whose evidence is (True, limit, state, now, cost). */
-PyObject *decision_of_evidence(State *state, PyObject *evidence) {
-    if (!state->pure) {
-        PyErr_SetString(PyExc_RuntimeError, "core: expected learn() to be called first");
-        return NULL;
-    }
-    return from_evidence(state, evidence, 0, 1);
-}
-
 /* decided(cls, evidence): a decision of a store that is written in Python. */
 PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     State *state = PyModule_GetState(module);

@@ -29,7 +29,7 @@ static PyObject *state_of_record(u64 whole, u64 drain, u64 rest) {
     return sum;
 }
 
-/* Let `layout` remember the state of `key`; `row` is (layout, limit, drain, cost, refusals). */
+/* Let `layout` remember the state of `key`; `row` is (layout, terms, drain, cost, refusals). */
 static bool remember(State *state, PyObject *row, PyObject *key, PyObject *now, PyObject *seen, PyObject *value,
                      PyObject *sent, Py_ssize_t most) {
     PyObject *layout = PyTuple_GetItem(row, 0), *refusals = PyTuple_GetItem(row, 4);
@@ -45,7 +45,8 @@ static bool remember(State *state, PyObject *row, PyObject *key, PyObject *now, 
     int is_refused = done ? PyDict_Contains(refusals, key) : -1;
     if (is_refused == 1) {
         PyObject *cache = PyObject_GetAttrString(layout, "refusals");
-        PyObject *noted = cache ? PyObject_CallMethod(cache, "admitted", "OOOOOO", key, PyTuple_GetItem(row, 1),
+        PyObject *noted = cache ? PyObject_CallMethod(cache, "admitted", "OOOOOO", key,
+                                                      ((TermsObject *)PyTuple_GetItem(row, 1))->limit,
                                                       PyTuple_GetItem(row, 3), value, now, sent)
                                 : NULL;
         done = noted;
@@ -53,6 +54,11 @@ static bool remember(State *state, PyObject *row, PyObject *key, PyObject *now, 
         Py_XDECREF(noted);
     }
     return done && is_refused >= 0;
+}
+
+/* terms(limit): a bucket as the rows of read_buckets have it. */
+PyObject *terms_of(PyObject *module, PyObject *limit) {
+    return (PyObject *)terms_from(PyModule_GetState(module), limit);
 }
 
 /* read_buckets(reply, rows, keys, sent, most) -> the decisions */
@@ -69,31 +75,30 @@ PyObject *read_buckets(PyObject *module, PyObject *args) {
         return NULL;
     }
     const unsigned char *bytes = (const unsigned char *)PyBytes_AsString(reply);
-    PyObject *now = PyLong_FromUnsignedLongLong(big_endian(bytes, 8));
+    u64 instant = big_endian(bytes, 8);
+    PyObject *now = PyLong_FromUnsignedLongLong(instant);
     PyObject *seen = now ? PyTuple_Pack(2, now, sent) : NULL;
     PyObject *decisions = seen ? PyTuple_New(count) : NULL;
     for (Py_ssize_t index = 0; decisions && index < count; index++, bytes += RECORD) {
-        PyObject *row = PyTuple_GetItem(rows, index), *key = PyTuple_GetItem(keys, index);
-        PyObject *decision = NULL, *value = NULL, *evidence = NULL;
-        u64 drain = 0;
-        bool fits = PyTuple_Check(row) && PyTuple_Size(row) == 5 && PyDict_Check(PyTuple_GetItem(row, 4));
-        if (!fits)
-            PyErr_SetString(PyExc_TypeError, "read_buckets: expected (layout, limit, drain, cost, refusals)");
-        else
-            drain = PyLong_AsUnsignedLongLong(PyTuple_GetItem(row, 2));
-        if (!PyErr_Occurred())
-            value = state_of_record(big_endian(bytes + 8, 8), drain, big_endian(bytes + 16, 4));
-        if (value)
-            evidence = PyTuple_Pack(5, Py_True, PyTuple_GetItem(row, 1), value, now, PyTuple_GetItem(row, 3));
-        if (evidence)
-            decision = decision_of_evidence(state, evidence);
-        if (!decision || !remember(state, row, key, now, seen, value, sent, most)) {
-            Py_XDECREF(decision);
+        PyObject *row = PyTuple_GetItem(rows, index), *key = PyTuple_GetItem(keys, index), *decision = NULL;
+        if (!PyTuple_Check(row) || PyTuple_Size(row) != 5 || Py_TYPE(PyTuple_GetItem(row, 1)) != state->terms_type ||
+            !PyDict_Check(PyTuple_GetItem(row, 4))) {
+            PyErr_SetString(PyExc_TypeError, "read_buckets: expected (layout, terms, drain, cost, refusals)");
+        } else {
+            u64 drain = PyLong_AsUnsignedLongLong(PyTuple_GetItem(row, 2));
+            u64 cost = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(PyTuple_GetItem(row, 3));
+            u64 whole = big_endian(bytes + 8, 8), rest = big_endian(bytes + 16, 4);
+            PyObject *value = PyErr_Occurred() ? NULL : state_of_record(whole, drain, rest);
+            Evidence evidence = {false, true, {0, 0, 0}};
+            split((u128)whole * drain + rest, evidence.word);
+            if (value && remember(state, row, key, now, seen, value, sent, most))
+                decision = decision_from((TermsObject *)PyTuple_GetItem(row, 1), &evidence, true, instant, cost);
+            Py_XDECREF(value);
+        }
+        if (!decision)
             Py_CLEAR(decisions);
-        } else
+        else
             PyTuple_SetItem(decisions, index, decision);
-        Py_XDECREF(evidence);
-        Py_XDECREF(value);
     }
     Py_XDECREF(seen);
     Py_XDECREF(now);

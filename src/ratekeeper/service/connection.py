@@ -111,7 +111,7 @@ class PendingResponse:
             connection.listener.loop.call_soon(connection.send_queued)
 
 
-class PendingCheck(PendingResponse):
+class PendingDecision(PendingResponse):
     """A response that waits for one check of a table."""
 
     __slots__ = ("cost", "key", "table")
@@ -186,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
         listener.waiting += 1
         pending.connection = self
         future: asyncio.Future[Any] | None = None
-        if pending.__class__ is PendingCheck and not listener.has_new_tasks:
+        if pending.__class__ is PendingDecision and not listener.has_new_tasks:
             future = pending.table.send(pending.key, pending.cost)
         if future is None:
             awaitable = pending.begin()

@@ -23,7 +23,7 @@ from ratekeeper.check import Check, whole_cost
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, shown
 from ratekeeper.keys import encode
 from ratekeeper.limit import Limit
-from ratekeeper.service.connection import ClientConnection, Listener, PendingCheck, PendingResponse, log
+from ratekeeper.service.connection import ClientConnection, Listener, PendingDecision, PendingResponse, log
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class RespConnection(ClientConnection):
                         decision = table.check_now(key, quantity)
                         if decision is None:
                             throttled = partial(listener.throttled, words[1])
-                            self.respond_later(PendingCheck(table, key, quantity, throttled, error_reply))
+                            self.respond_later(PendingDecision(table, key, quantity, throttled, error_reply))
                             continue
                         if decision.reason:
                             listener.decider.note_fallback(decision)

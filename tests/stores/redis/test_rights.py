@@ -26,7 +26,7 @@ def documented():
     """The words behind ``ACL SETUSER keeper``, and those that the page adds for a cluster."""
     page = PAGE.read_text()
     (line,) = re.findall(r"^ACL SETUSER keeper (.+)$", page, re.MULTILINE)
-    (more,) = re.findall(r"`([^`]+)` on a cluster", page)
+    (more,) = re.findall(r"on a cluster `([^`]+)`", page)
     return line.split(), more.split()
 
 

@@ -10,7 +10,7 @@ from ratekeeper.decision import decision_json
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, shown
 from ratekeeper.http.verdict import HttpVerdict
 from ratekeeper.keys import encode
-from ratekeeper.service.connection import PendingCheck, PendingResponse
+from ratekeeper.service.connection import PendingDecision, PendingResponse
 from ratekeeper.service.http.decision_response import check_response, json_response, plan_response, verdict_response
 from ratekeeper.service.http.request_body import body_of, expect_fields, request_of, tuple_of
 from ratekeeper.service.http.reservation_token import difference
@@ -64,7 +64,7 @@ class Api:
                 table = named.table
                 decision = table.check_now(key, cost)
                 if decision is None:
-                    return PendingCheck(table, key, cost, partial(self.respond, call, named, key), error_response)
+                    return PendingDecision(table, key, cost, partial(self.respond, call, named, key), error_response)
                 reason, limit, remaining = decision.reason, decision.limit, decision.remaining
                 if reason:
                     self.decider.note_fallback(decision)
@@ -95,7 +95,7 @@ class Api:
             self.limits.remember(call.body, (named, key, cost))
             if decision is None:
                 respond = partial(self.respond, call, named, key)
-                return PendingCheck(named.table, key, cost, respond, error_response)
+                return PendingDecision(named.table, key, cost, respond, error_response)
             return self.respond(call, named, key, decision)
         if "request" in body:
             return self.check_described(call, body)

@@ -142,7 +142,10 @@ class RedisPlan:
         if core is not None and self.is_buckets:
             self.read_buckets = core.read_buckets
             self.bucket_rows = tuple(
-                [(layout, layout.limit, drain, cost, refusals) for layout, cost, drain, _, _, refusals in self.records]
+                [
+                    (layout, core.terms(layout.limit), drain, cost, refusals)
+                    for layout, cost, drain, _, _, refusals in self.records
+                ]
             )
         self.fallback: FallbackPlan | None = None
 
@@ -152,12 +155,13 @@ class RedisPlan:
         if self.is_unlimited:
             decisions = without_server("check", self.plan(encoded))
             return True, decisions
-        for refusals, key in zip(self.refusals, encoded, strict=True):
-            if key in refusals:
-                refusal = self.cached(encoded)
-                if refusal is not None:
-                    return refusal
-                break
+        if any(self.refusals):  # most of the time none is cached
+            for refusals, key in zip(self.refusals, encoded, strict=True):
+                if key in refusals:
+                    refusal = self.cached(encoded)
+                    if refusal is not None:
+                        return refusal
+                    break
         why = self.away(encoded)
         return self.fall_back(encoded, why) if why else None
 
@@ -168,12 +172,13 @@ class RedisPlan:
         except (KeyError, TypeError, ValueError):  # a key that is not in the cache of names, or not encoded
             keys = self.encode(keys)
             names = b"".join([layout.keys(key) for (layout, _, _), key in zip(self.rows, keys, strict=True)])
-        for refusals, key in zip(self.refusals, keys, strict=True):
-            if key in refusals:
-                refusal = self.cached(keys)
-                if refusal is not None:
-                    return refusal
-                break
+        if any(self.refusals):  # most of the time none is cached
+            for refusals, key in zip(self.refusals, keys, strict=True):
+                if key in refusals:
+                    refusal = self.cached(keys)
+                    if refusal is not None:
+                        return refusal
+                    break
         try:
             if not self.is_direct or (self.may_repeat and self.has_repeats(keys)):
                 decisions = self.store.run(self.store.translator.flow("check", self.plan(keys)))
@@ -239,12 +244,13 @@ class AsyncRedisPlan(RedisPlan):
         except (KeyError, TypeError, ValueError):
             keys = self.encode(keys)
             names = b"".join([layout.keys(key) for (layout, _, _), key in zip(self.rows, keys, strict=True)])
-        for refusals, key in zip(self.refusals, keys, strict=True):
-            if key in refusals:
-                refusal = self.cached(keys)
-                if refusal is not None:
-                    return refusal
-                break
+        if any(self.refusals):  # most of the time none is cached
+            for refusals, key in zip(self.refusals, keys, strict=True):
+                if key in refusals:
+                    refusal = self.cached(keys)
+                    if refusal is not None:
+                        return refusal
+                    break
         if not self.is_direct or (self.may_repeat and self.has_repeats(keys)):
             return self.check_any(keys)
         server = self.store.server()

@@ -11,13 +11,16 @@ from ratekeeper.check import Check, whole_cost
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.limit import UNLIMITED
+from ratekeeper.native import core
+from ratekeeper.stores.redis.layout import MOST_NAMES
 from ratekeeper.stores.redis.refusal_cache import Recall
-from ratekeeper.stores.redis.request import CheckRequest, without_server
+from ratekeeper.stores.redis.request import TAKEN_SIZE, CheckRequest, without_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Awaitable
+    from typing import Any
 
     from ratekeeper.decision import Decision
     from ratekeeper.keys import Key
@@ -92,6 +95,11 @@ class AsyncRedisTable(RedisTable):
 
     def __init__(self, store: AsyncRedisStore, space: str, limit: Limit | LimitSet, on_store_error: str | None) -> None:
         super().__init__(store, space, limit, on_store_error)  # type: ignore[arg-type]
+        # What the C core reads by itself: one bucket, and a cost of 1.
+        layout = self.layout
+        self.bucket_rows: tuple[Any, ...] = ()
+        if core is not None and layout.record_size == TAKEN_SIZE:
+            self.bucket_rows = ((layout, core.terms(layout.limit), layout.drains[0], 1, layout.refusals.by_key),)
 
     async def check(self, key: Key, cost: int = 1) -> Decision:  # type: ignore[override]
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
@@ -197,6 +205,9 @@ class SentCheck(CheckRequest):
         self.words = layout.once if cost == 1 else layout.check_words(cost)
 
     def read(self, reply: bytes, sent: int) -> Decision:
+        rows = self.table.bucket_rows
+        if rows and self.cost == 1 and len(reply) == TAKEN_SIZE:
+            return core.read_buckets(reply, rows, (self.key,), sent, MOST_NAMES)[0]  # type: ignore[union-attr]
         return super().read(reply, sent)[0]
 
     def fail(self, error: BaseException) -> None:
