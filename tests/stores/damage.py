@@ -24,7 +24,7 @@ LIMITS = [
     ["5/minute sliding_log", "50/hour sliding_window"],
 ]
 KINDS = ("everywhere", "few words", "guards", "locks", "live")
-LONGEST = 60.0  # seconds: each damaged guard costs a process two, once
+LONGEST = 90.0  # seconds: each damaged guard costs a process two, once
 
 
 def damage(path, kind, seed):

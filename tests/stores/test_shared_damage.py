@@ -1,5 +1,6 @@
 """Segments of shared memory whose guards are damaged: an error in time, never a hang or a crash."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import time
 
 import pytest
 
-from ratekeeper import InvalidStore, Limiter, StoreUnavailable, native
+from ratekeeper import AsyncLimiter, InvalidStore, Limiter, StoreUnavailable, native
 from tests import tier
 
 if native.core is None or sys.platform != "linux":
@@ -81,3 +82,38 @@ def test_segments_of_random_bytes_hang_and_crash_nobody(name):
     words = [sys.executable, script, name, "0", str(tier.steps(140, 35))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=110)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_calls_answer_again_after_the_owner_of_a_guard_goes_on(name):
+    """The lock word names a process that exists, as if it were stopped while it owns the guard."""
+    limiter = Limiter("5/minute sliding_log", store=f"shm://{name}?max_keys=100")
+    assert limiter.check("k").remaining == 4
+    (path,) = files.table_files(files.folder_of(name))
+    write_at(path, 0, os.getppid().to_bytes(4, "little"))
+    with pytest.raises(StoreUnavailable):
+        limiter.check("k")
+    write_at(path, 0, bytes(4))
+    assert limiter.check("k").remaining == 3
+    write_at(path, 0, os.getppid().to_bytes(4, "little"))
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable):  # waits again, as the guard was free in between
+        limiter.check("k")
+    assert time.monotonic() - began > 1.5
+
+
+@pytest.mark.parametrize("limit", ["5/minute", "5/minute sliding_log"])
+def test_waiting_reserving_and_async_calls_get_the_error_too(name, limit):
+    url = f"shm://{name}?max_keys=100"
+    limiter, loop_limiter = Limiter(limit, store=url), AsyncLimiter(limit, store=url)
+    (path,) = files.table_files(files.folder_of(name))
+    write_at(path, 16, bytes(4))
+    for call in (limiter.acquire, lambda key: limiter.acquire(key, timeout=1), limiter.reserve, limiter.check):
+        with pytest.raises(StoreUnavailable, match="got one that is damaged"):
+            call("k")
+    for call in (loop_limiter.acquire, loop_limiter.check):
+        with pytest.raises(StoreUnavailable, match="got one that is damaged"):
+            asyncio.run(awaited(call))
+
+
+async def awaited(call):
+    return await call("k")
