@@ -87,3 +87,14 @@ def test_json_with_a_file_writes_it_and_never_over_a_log(tmp_path):
     assert result.exit_code == 2
     assert "expected a file to write to, got one of the logs. Choose another name." in result.output.replace("\n", " ")
     assert log.read_text() == event
+
+
+def test_a_damaged_log_is_reported_and_no_error(tmp_path):
+    (tmp_path / "log.gz").write_bytes(gzip.compress(SAMPLE.read_bytes())[:-100])
+    result = run("replay", str(tmp_path / "log.gz"), "-r", RULES, "--json")
+    assert result.exit_code == 0
+    figures = json.loads(result.stdout)
+    assert figures["requests"] > 0
+    assert figures["broken"][0].startswith(
+        f"{tmp_path / 'log.gz'}: the file is damaged after {figures['lines']:,} lines: "
+    )

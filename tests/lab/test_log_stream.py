@@ -5,6 +5,8 @@ import codecs
 import gzip
 import io
 import lzma
+import random
+import zlib
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -13,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import InvalidInput
+from ratekeeper.lab import load_trace
 from ratekeeper.lab import log_stream as source
 from ratekeeper.lab.log_lines import LineReader
 from ratekeeper.lab.log_stream import LogSource, merge_by_time
+from tests import tier
 
 
 def line(second, client="1.1.1.1", path="/"):
@@ -49,6 +53,12 @@ def test_compression_is_recognised_by_the_first_bytes(tmp_path, compress):
     assert sources[0].reader.bad == 0
 
 
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress, zstd])
+def test_a_trace_of_calls_may_be_compressed(tmp_path, compress):
+    (tmp_path / "trace").write_bytes(compress(b"12.5,ann\n" * 20_000 + b"12.75,bob,3\n"))
+    assert len(load_trace(tmp_path / "trace")) == 20_001
+
+
 def test_all_parts_of_a_concatenated_file_are_read(tmp_path):
     (tmp_path / "log.gz").write_bytes(gzip.compress(line(1).encode()) + gzip.compress(line(2).encode()))
     assert len(read(tmp_path / "log.gz")[0]) == 2
@@ -65,6 +75,88 @@ def test_a_truncated_file_is_read_up_to_its_end(tmp_path, compress, monkeypatch)
     assert 0 < len(events) < 9_000
     assert log.error == "Compressed file ended before the end-of-stream marker was reached"
     assert log.reader.bad == 0
+
+
+def zstd_parts():
+    return pytest.importorskip("zstandard").ZstdDecompressor().decompressobj()
+
+
+FORMATS = [
+    (gzip.compress, lambda: zlib.decompressobj(31)),
+    (bz2.compress, bz2.BZ2Decompressor),
+    (lzma.compress, lzma.LZMADecompressor),
+    (zstd, zstd_parts),
+]
+
+
+def byte_by_byte(data, start):
+    """All lines that can be decompressed, and whether the file ends well: the slow and simple way."""
+    part, begun, text = start(), False, b""
+    try:
+        for at in range(len(data)):
+            text += part.decompress(data[at : at + 1])
+            begun = True
+            if part.eof:
+                part, begun = start(), False
+    except Exception:
+        return text.count(b"\n"), False
+    return text.count(b"\n"), not begun
+
+
+def logs_of(compress):
+    """A file of one part, and one of three; no two lines are alike, so that they do not compress to nothing."""
+    lines = [
+        line(second % 60, f"10.{second % 7}.{second * second % 251}.9", f"/{hash(second**7)}") for second in range(1500)
+    ]
+    yield compress("".join(lines).encode())
+    yield b"".join([compress("".join(lines[start : start + 500]).encode()) for start in (0, 500, 1000)])
+
+
+@pytest.mark.parametrize(("compress", "start"), FORMATS)
+def test_every_line_before_the_end_of_a_truncated_file_is_counted(tmp_path, compress, start):
+    for data in logs_of(compress):
+        last = len(data)
+        cuts = [6, 7, 11, 30, last // 3, last // 2, last - 40, last - 9, last - 8, last - 4, last - 1, last]
+        for cut in cuts:
+            (tmp_path / "log").write_bytes(data[:cut])
+            events, (log,) = read(tmp_path / "log")
+            lines, is_sound = byte_by_byte(data[:cut], start)
+            assert (len(events), log.reader.lines, log.reader.bad, not log.error) == (lines, lines, 0, is_sound), cut
+            assert log.error in ("", "Compressed file ended before the end-of-stream marker was reached")
+
+
+@pytest.mark.parametrize(("compress", "start"), FORMATS)
+def test_every_line_before_damaged_bytes_is_counted(tmp_path, compress, start):
+    chance = random.Random(7)
+    found = set()
+    for data in logs_of(compress):
+        for _ in range(tier.steps(60, 12)):
+            place = chance.randrange(6, len(data))
+            damaged = bytearray(data)
+            damaged[place : place + 3] = chance.randbytes(3)
+            (tmp_path / "log").write_bytes(damaged)
+            _, (log,) = read(tmp_path / "log")
+            lines, is_sound = byte_by_byte(damaged, start)
+            assert (log.reader.lines, not log.error) == (lines, is_sound), place
+            found.add(0 < lines < 1500 and not is_sound)
+    assert True in found
+
+
+def test_the_lines_of_a_truncated_file_smaller_than_a_chunk_are_counted(tmp_path):
+    complete = gzip.compress("".join(line(second % 60) for second in range(1_500)).encode())
+    (tmp_path / "log").write_bytes(complete[:-20])
+    events, (log,) = read(tmp_path / "log")
+    assert 1_300 < len(events) < 1_500
+    assert log.error
+
+
+@pytest.mark.parametrize(("compress", "start"), FORMATS)
+def test_padding_after_a_compressed_file_is_no_damage_but_other_bytes_are(tmp_path, compress, start):
+    complete = compress(line(1).encode())
+    for tail, is_damaged in ((bytes(512), False), (b"garbage, and more of it" * 3, True)):
+        (tmp_path / "log").write_bytes(complete + tail)
+        events, (log,) = read(tmp_path / "log")
+        assert (len(events), bool(log.error)) == (1, is_damaged)
 
 
 @given(

@@ -229,10 +229,16 @@ def test_an_empty_log_has_no_dates(tmp_path):
 
 
 def test_truncated_logs_and_clock_resets_are_reported(tmp_path):
-    (tmp_path / "log.gz").write_bytes(gzip.compress(stamped(1).encode() * 3000)[:-40])
-    text = str(lab.replay(tmp_path / "log.gz", ONE))
+    (tmp_path / "log.gz").write_bytes(gzip.compress(stamped(1).encode() * 3000)[:-9])
+    result = lab.replay(tmp_path / "log.gz", ONE)
     ended = "Compressed file ended before the end-of-stream marker was reached"
-    assert f"log.gz: {ended}; the lines before that are counted" in text
+    (broken,) = result.to_json()["broken"]
+    assert result.requests == result.lines > 2900
+    assert broken == f"{tmp_path / 'log.gz'}: the file is damaged after {result.lines:,} lines: {ended}"
+    text = f"log.gz: the file is damaged after {result.lines:,} lines: {ended}; the lines before that are counted"
+    assert text in str(result)
+    write_replay(result, tmp_path / "report.html")
+    assert text in (tmp_path / "report.html").read_text("utf-8")
     late = [stamped(second).replace(":12:", ":13:") for second in range(60) for _ in range(60)]
     early = [stamped(second) for second in range(60) for _ in range(60)]
     (tmp_path / "log").write_text("".join([*late, *early]))

@@ -29,3 +29,17 @@ class Enforcing:
     @property
     def statuses(self):
         return [status for status, _ in self.seen]
+
+
+class EmptyQuota:
+    """Refuses the first request: come back in one second, though the quota is empty for thirty."""
+
+    def __init__(self):
+        self.clock = FakeClock()
+        self.times = []
+
+    def __call__(self, method, path, headers, body):
+        self.times.append(self.clock.now)
+        if len(self.times) > 1:
+            return 200, {}, b"ok"
+        return 429, {"Retry-After": "1", "RateLimit": '"p";r=0;t=30'}, b"slow down"

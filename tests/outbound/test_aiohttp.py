@@ -8,7 +8,7 @@ import pytest
 from ratekeeper.outbound.aiohttp import PacedMiddleware
 from ratekeeper.outbound.aiohttp import PacingTimeout as AiohttpTimeout
 from ratekeeper.testing import FakeClock
-from tests.outbound.enforcing import STEADY, Enforcing
+from tests.outbound.enforcing import STEADY, EmptyQuota, Enforcing
 from tests.outbound.web import serving
 
 
@@ -50,3 +50,15 @@ def test_aiohttp_sends_bytes_again_but_not_an_iterator():
     assert server.seen == [
         (200, b""), (429, b"bytes"), (200, b"bytes"), (429, b"text"), (200, b"text"), (429, b"once")
     ]  # fmt: skip
+
+
+def test_retry_after_decides_where_a_response_has_a_reset_too():
+    async def main(url):
+        paced = PacedMiddleware(clock=server.clock, retry=STEADY, max_wait=8)
+        async with aiohttp.ClientSession(middlewares=[paced]) as session, session.get(url) as response:
+            assert response.status == 200
+
+    server = EmptyQuota()
+    with serving(server) as url:
+        asyncio.run(main(url))
+    assert server.times == [0.0, 1.0]

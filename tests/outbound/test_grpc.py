@@ -175,6 +175,34 @@ def test_after_a_refusal_the_client_waits_as_the_server_asks_and_retries(mode):
 
 
 @both_modes
+@pytest.mark.parametrize(
+    "wait",
+    [
+        ("grpc-retry-pushback-ms", "1000"),
+        ("grpc-status-details-bin", status_of(8, "later", 1_000_000)),
+        ("retry-after", "1"),
+    ],
+)
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
+def test_the_wait_of_a_refusal_decides_where_it_has_a_reset_too(mode, wait, code):
+    """Also over a quota that an earlier call learned: every answer of this server has the fields of a quota."""
+    for fields in ([("ratelimit", '"p";r=0;t=30')], [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")]):
+        shop = Shop(FakeClock())
+        shop.script = [(code, (wait, *fields)), None, (code, (*fields, wait))]
+        assert call(shop, mode, count=2, retry=STEADY, max_wait=8) == [b"x"] * 2
+        assert shop.times == [0.0, 1.0, 1.0, 2.0]
+
+
+@both_modes
+@pytest.mark.parametrize(("method", "kind", "request_", "answer"), KINDS[1:])
+def test_the_wait_of_a_refused_stream_decides_where_it_has_a_reset_too(mode, method, kind, request_, answer):
+    shop = Shop(FakeClock())
+    shop.script = [(EXHAUSTED[0], (("ratelimit", '"p";r=0;t=30'), ("retry-after", "1")))]
+    assert call(shop, mode, method, kind, 2, request_, retry=STEADY, max_wait=8) == ["RESOURCE_EXHAUSTED", answer]
+    assert shop.times == [0.0, 1.0]
+
+
+@both_modes
 def test_the_jitter_comes_after_the_wait_that_the_server_asks_for(mode):
     shop = Shop(FakeClock())
     shop.script = [later(3)]
@@ -339,6 +367,8 @@ def test_the_fields_of_our_own_servers_are_read_unless_there_is_a_retry_info():
     assert (limits.retry_after, limits.quotas[0].remaining) == (3.0, 0)
     info = read_grpc([("retry-after", "3"), ("grpc-status-details-bin", status_of(8, "", 1_500_000))])
     assert info.retry_after == 1.5
+    pushed = read_grpc([("grpc-retry-pushback-ms", "2000"), ("ratelimit", '"orders";r=0;t=9')])
+    assert (pushed.retry_after, pushed.quotas[0].remaining) == (2.0, 0)
 
 
 def test_a_fleet_shares_its_cooldowns_through_redis(redis_server):

@@ -8,7 +8,7 @@ import requests
 from ratekeeper.outbound import TooLate
 from ratekeeper.outbound.requests import PacedAdapter
 from ratekeeper.outbound.requests import PacingTimeout as RequestsTimeout
-from tests.outbound.enforcing import STEADY, Enforcing
+from tests.outbound.enforcing import STEADY, EmptyQuota, Enforcing
 from tests.outbound.web import serving
 
 
@@ -37,3 +37,11 @@ def test_requests_sends_a_file_again_from_where_it_stood_but_not_an_iterator():
         assert session.put(url, data=file).content == b"sent"
         assert session.put(url, data=iter([b"once"])).status_code == 429
         assert server.seen == [(200, b""), (429, b"sent"), (200, b"sent"), (429, b"once")]
+
+
+def test_retry_after_decides_where_a_response_has_a_reset_too():
+    server = EmptyQuota()
+    with serving(server) as url, requests.Session() as session:
+        session.mount("http://", PacedAdapter(clock=server.clock, retry=STEADY, max_wait=8))
+        assert session.get(url).status_code == 200
+    assert server.times == [0.0, 1.0]

@@ -72,7 +72,8 @@ def replay(
     zcat access.log.1.gz | ratekeeper replay - -r rules.toml --suggest 0.1% --json
     ratekeeper replay app.json -r rules.toml --field client=ip --field header:X-Api-Key=api_key
 
-    Exit code 0: done; 2: an error in the options or the rules.  Lines that cannot be read are counted and shown.
+    Exit code 0: done; 2: an error in the options or the rules.  Lines that cannot be read are counted and shown,
+    and so is a damaged file: the lines before the damage count.
     """
     from ratekeeper.lab.files import check_writable, open_for_writing
     from ratekeeper.lab.plots import check_plot_path, save_replay

@@ -1,6 +1,7 @@
 """Log files -> one stream of events in the order of time, in blocks, in constant memory.
 
 Files may be compressed (gzip, zstd, bzip2 or xz, recognised by their first bytes), and ``-`` is the standard input.
+Of a damaged file every complete line before the damage is read.
 The lines of a log are nearly in order: a server writes a line when a request ends.  So the last seconds are held back
 and sorted.  A line that comes even later is moved to the current time of the stream and counted as late.  If the
 server's clock was set back, the later lines are shifted, so that the time between two lines stays correct.
@@ -12,6 +13,7 @@ import codecs
 import io
 import sys
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,11 +23,12 @@ from ratekeeper.lab.log_lines import Block
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ratekeeper.lab.log_lines import LineReader
 
 CHUNK = 1 << 17
+PIECE = 1 << 12  # compressed bytes that are decompressed at once: some compress to a thousandth
 LONGEST_LINE = 1 << 16
 SLACK = 10 * SECOND  # how long events are held back to be sorted
 
@@ -48,6 +51,11 @@ class LogSource:
     def position(self) -> int:
         """How many bytes of the file are read; 0 for the standard input."""
         return self.raw.tell() if self.size else 0
+
+    @property
+    def damage(self) -> str:
+        """Which file could not be read to its end, after how many lines, and why."""
+        return f"{self.path}: the file is damaged after {self.reader.lines:,} lines: {self.error}"
 
     def pieces(self) -> Iterator[bytes]:
         """Yield complete lines, many at a time."""
@@ -131,17 +139,17 @@ def decompressed(raw: Any, path: str) -> Any:
         raw = io.BufferedReader(raw)
     start = raw.peek(6)[:6]
     if start.startswith(b"\x1f\x8b"):
-        import gzip
+        import zlib
 
-        return gzip.GzipFile(fileobj=raw)
+        return CompressedReader(raw, lambda: zlib.decompressobj(31))  # 31: gzip's header and checksum
     if start.startswith(b"BZh"):
         import bz2
 
-        return bz2.BZ2File(raw)
+        return CompressedReader(raw, bz2.BZ2Decompressor)
     if start.startswith(b"\xfd7zXZ"):
         import lzma
 
-        return lzma.LZMAFile(raw)
+        return CompressedReader(raw, lzma.LZMADecompressor)
     if start.startswith(b"\x28\xb5\x2f\xfd"):
         try:
             import zstandard
@@ -149,36 +157,99 @@ def decompressed(raw: Any, path: str) -> Any:
             raise InvalidInput(
                 f"{path}: expected zstandard to be installed, to decompress it. Run: pip install 'ratekeeper[lab]'"
             ) from error
-        return ZstdReader(raw, zstandard.ZstdDecompressor())
+        return CompressedReader(raw, zstandard.ZstdDecompressor().decompressobj)
     return raw
 
 
-class ZstdReader:
-    """Reads consecutive zstd frames.  Unlike the library's own reader it notices a frame that ends too early."""
+class CompressedReader:
+    """Reads compressed members, one after the other, up to the last byte that a damaged file still gives.
 
-    def __init__(self, raw: BinaryIO, decompressor: Any) -> None:
+    A decompressor that finds damage loses what it had decompressed in the same call.  So the file is then read again
+    from the start of its member, and its last piece byte by byte.  Of a pipe one piece is lost, unless it is gzip.
+    """
+
+    def __init__(self, raw: BinaryIO, new_member: Callable[[], Any]) -> None:
         self.raw = raw
-        self.decompressor = decompressor
-        self.frame = decompressor.decompressobj()
-        self.at_frame_start = True
+        self.new_member = new_member
+        self.member = new_member()
+        self.is_member_begun = False
+        self.members = 0  # that are complete
         self.unread = b""
+        self.peeked = b""
+        self.error: Exception | None = None
+        self.position = raw.tell() if raw.seekable() else 0  # of the next byte to decompress
+        self.member_start = self.position
 
     def read(self, size: int) -> bytes:
-        """Return some bytes, mostly more than ``size``; none at the end."""
-        while True:
-            chunk = self.unread or self.raw.read(size)
-            self.unread = b""
-            if not chunk:
-                if self.at_frame_start:
-                    return b""
-                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
-            text: bytes = self.frame.decompress(chunk)
-            self.at_frame_start = False
-            if self.frame.eof:
-                self.unread = self.frame.unused_data
-                self.frame, self.at_frame_start = self.decompressor.decompressobj(), True
-            if text:
-                return text
+        """Return about ``size`` bytes, none at the end; raise the error of a damaged file after all its bytes."""
+        texts = [self.peeked]
+        length = len(self.peeked)
+        self.peeked = b""
+        while length < size and self.error is None:
+            text = self.read_piece()
+            if text is None:
+                break
+            texts.append(text)
+            length += len(text)
+        if self.error is not None and not length:
+            raise self.error
+        return b"".join(texts)
+
+    def peek(self, size: int) -> bytes:
+        """Return about ``size`` bytes that the next call of ``read`` returns again."""
+        with suppress(Exception):  # it is raised again by ``read``
+            self.peeked = self.read(size)
+        return self.peeked
+
+    def read_piece(self) -> bytes | None:
+        """Decompress one piece; None at the end of the file."""
+        piece = self.unread or self.raw.read(PIECE)
+        self.unread = b""
+        if not piece:
+            if self.is_member_begun:
+                self.error = EOFError("Compressed file ended before the end-of-stream marker was reached")
+            return None
+        if self.members and not self.is_member_begun:  # tapes and some tools pad a file with zeros
+            self.position += len(piece) - len(piece.lstrip(b"\0"))
+            self.member_start = self.position
+            piece = piece.lstrip(b"\0")
+            if not piece:
+                return b""
+        self.is_member_begun = True
+        before = self.member.copy() if hasattr(self.member, "copy") else None
+        try:
+            text: bytes = self.member.decompress(piece)
+        except Exception as error:  # each decompressor has errors of its own
+            self.error = error
+            return self.rescued(before or self.member_until_piece(), piece)
+        self.position += len(piece)
+        if self.member.eof:
+            self.unread = self.member.unused_data
+            self.position -= len(self.unread)
+            self.member, self.is_member_begun = self.new_member(), False
+            self.member_start = self.position
+            self.members += 1
+        return text
+
+    def member_until_piece(self) -> Any:
+        """Read the member again up to the present piece; None if the file is a pipe."""
+        if not self.raw.seekable():
+            return None
+        member = self.new_member()
+        self.raw.seek(self.member_start)
+        rest = self.position - self.member_start
+        while rest and (piece := self.raw.read(min(PIECE, rest))):
+            member.decompress(piece)
+            rest -= len(piece)
+        return member
+
+    def rescued(self, member: Any, piece: bytes) -> bytes:
+        """What the bytes of a piece give, up to the one that is damaged."""
+        text = b""
+        with suppress(Exception):
+            for index in range(len(piece) if member is not None else 0):
+                text += member.decompress(piece[index : index + 1])
+        return text
 
 
 def merge_by_time(sources: list[LogSource]) -> Iterator[Block]:

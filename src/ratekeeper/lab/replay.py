@@ -160,7 +160,7 @@ def figures(
         "bad_shown": tuple([line for source in sources for line in source.reader.bad_examples]),
         "late_lines": sum(source.late for source in sources),
         "set_back": sum(source.clock_resets for source in sources),
-        "broken": tuple([f"{source.path}: {source.error}" for source in sources if source.error]),
+        "broken": tuple([source.damage for source in sources if source.error]),
         "zones": tuple([source.reader.zone for source in sources]),
         "requests": counts.requests,
         "refused": counts.refused,

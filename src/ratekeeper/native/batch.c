@@ -139,9 +139,9 @@ int lock_items(Batch *batch, int from, int count) {
     int error, regions = lock_all(batch->items + from, count, batch->order, &error);
     if (!error)
         return regions;
+    const Shelf *shelf = batch->order[regions]->shelf; /* whose guard it is */
     unlock_all(batch->order, regions);
-    errno = error;
-    PyErr_SetFromErrno(PyExc_OSError);
+    raise_unlockable(shelf, error);
     return -1;
 }
 

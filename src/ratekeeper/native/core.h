@@ -112,6 +112,7 @@ bool hash_other(State *state, const Shelf *shelf, PyObject *key, bool encoded, u
 bool cost_from(State *state, PyObject *cost, u64 *number);
 bool read_nanos(State *state, PyObject *nanos, u64 *now);
 bool set_nanos(PyObject **place, PyObject *nanos);
+void raise_unlockable(const Shelf *shelf, int error);
 PyObject *store_prepare(StoreObject *store, PyObject *rows);
 
 /* Hash a key; `encoded`: keys.encode has made it already, as for the checks of a plan.

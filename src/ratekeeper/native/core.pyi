@@ -20,7 +20,13 @@ class Shelf:
     slots: int
     slot_bytes: int
     def __init__(
-        self, limit: Limit | LimitSet, max_keys: int, seed: bytes, memory: object = None, identity: int = 0
+        self,
+        limit: Limit | LimitSet,
+        max_keys: int,
+        seed: bytes,
+        memory: object = None,
+        identity: int = 0,
+        name: str = "",
     ) -> None: ...
     def clear(self) -> None: ...
 

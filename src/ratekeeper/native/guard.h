@@ -9,12 +9,16 @@
  * A slot that a plan of several keys has read is marked busy while the plan is decided: other processes do not swap it,
  * and wait for the guard.  Only the owner of a guard marks slots, so the owner removes any mark that is not its own:
  * it is of a process that died.
+ *
+ * A file may be damaged.  No mutex function is called on a mutex of another kind than these, as some kinds abort or wait
+ * in the kernel for ever; and no process waits longer for a guard than GUARD_SECONDS, as its owner may be made up.
  */
 #ifndef RATEKEEPER_GUARD_H
 #define RATEKEEPER_GUARD_H
 
 #include <errno.h>
 #include <pthread.h>
+#include <time.h>
 
 #include "numbers.h"
 
@@ -79,10 +83,69 @@ static inline bool make_guard(Guard *guard) {
     return made;
 }
 #define OWNER_DIED EOWNERDEAD
+#define GUARD_SECONDS 2 /* seconds; a guard is owned for microseconds, unless its owner is stopped */
+#define OWNER 0x3FFFFFFFu
+#define OWNER_IS_DEAD 0x40000000u
+#define MOST_THREADS (1u << 22) /* no thread's id is above it: the kernel's PID_MAX_LIMIT */
+
+/* Constant from the first use of a mutex to the last. */
+static inline int kind_of(const pthread_mutex_t *mutex) {
+#ifdef __GLIBC__
+    return mutex->__data.__kind;
+#else
+    return *(const int *)mutex; /* musl */
+#endif
+}
+
+static inline bool has_right_kind(const Guard *guard) {
+    static int right_kind; /* never 0 once it is known; the same in all threads */
+    int right = __atomic_load_n(&right_kind, __ATOMIC_RELAXED);
+    if (!right) {
+        Guard sound;
+        right = make_guard(&sound) ? kind_of(&sound.mutex) : -1;
+        __atomic_store_n(&right_kind, right, __ATOMIC_RELAXED);
+    }
+    return kind_of(&guard->mutex) == right;
+}
+
+/* The id of the thread that owns the guard, and marks: that it is dead, that others wait. */
+static inline uint32_t lock_word(const Guard *guard) {
+#ifdef __GLIBC__
+    return (uint32_t)__atomic_load_n(&guard->mutex.__data.__lock, __ATOMIC_RELAXED);
+#else
+    return (uint32_t)__atomic_load_n((const int *)&guard->mutex + 1, __ATOMIC_RELAXED);
+#endif
+}
+
+/* False only if the guard is damaged.  A made-up owner with a possible id is found by waiting in vain. */
+static inline bool is_sound(const Guard *guard) {
+    uint32_t word = lock_word(guard), owner = word & OWNER;
+    return has_right_kind(guard) && (!word || word & OWNER_IS_DEAD || (owner && owner <= MOST_THREADS));
+}
+
+/* The guard is owned: wait, but not for an owner that this process has waited for in vain already. */
+static __attribute__((noinline)) int wait_for_guard(Guard *guard, uint32_t *vain) {
+    uint32_t owner = lock_word(guard) & OWNER;
+    if (!is_sound(guard))
+        return ENOTRECOVERABLE;
+    if (owner && owner == __atomic_load_n(vain, __ATOMIC_RELAXED))
+        return ETIMEDOUT;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += GUARD_SECONDS;
+    int error = pthread_mutex_timedlock(&guard->mutex, &until);
+    if (error == ETIMEDOUT)
+        __atomic_store_n(vain, lock_word(guard) & OWNER, __ATOMIC_RELAXED);
+    return error;
+}
 static inline int make_consistent(Guard *guard) { return pthread_mutex_consistent(&guard->mutex); }
 #else /* other systems have private tables only */
 static inline bool make_guard(Guard *guard) { return (void)guard, false; }
 #define OWNER_DIED -1
+#define GUARD_SECONDS 2
+static inline bool has_right_kind(const Guard *guard) { return (void)guard, true; }
+static inline bool is_sound(const Guard *guard) { return (void)guard, true; }
+static inline int wait_for_guard(Guard *guard, uint32_t *vain) { return (void)guard, (void)vain, EBUSY; }
 static inline int make_consistent(Guard *guard) { return (void)guard, 0; }
 #endif
 

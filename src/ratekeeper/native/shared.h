@@ -35,6 +35,14 @@ static inline bool make_shared(const Shape *shape, void *memory, uint32_t region
     return true;
 }
 
+/* The first region whose guard is damaged, or -1. */
+static inline i64 damaged_region(const Shelf *shelf) {
+    for (uint32_t index = 0; index < shelf->regions; index++)
+        if (!is_sound(shelf->region[index].guard))
+            return index;
+    return -1;
+}
+
 static inline Shelf *shared_shelf(Shape *shape, void *memory, uint32_t regions, uint32_t buckets, const u64 seed[2],
                                   u64 identity) {
     Shelf *shelf = calloc(1, sizeof(Shelf));
@@ -89,9 +97,15 @@ static inline void recover(const Shape *shape, Region *region) {
         }
 }
 
-/* Returns 0, or the error of the mutex. */
+/* Returns 0, or an error: ETIMEDOUT if the guard stays owned, another one if it is damaged. */
 static inline int lock_guard(const Shape *shape, Region *region) {
-    int error = pthread_mutex_lock(&region->guard->mutex);
+    if (!has_right_kind(region->guard))
+        return ENOTRECOVERABLE;
+    int error = pthread_mutex_trylock(&region->guard->mutex);
+    if (error == EBUSY)
+        error = wait_for_guard(region->guard, &region->vain);
+    else if (region->vain)
+        __atomic_store_n(&region->vain, 0, __ATOMIC_RELAXED);
     if (error == OWNER_DIED) {
         recover(shape, region);
         error = make_consistent(region->guard);

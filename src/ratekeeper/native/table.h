@@ -27,6 +27,7 @@ typedef struct {
     uint32_t buckets;
     uint32_t lock;    /* of free-threaded builds */
     Guard *guard;     /* of shared tables */
+    uint32_t vain;    /* the thread that this process waited for in vain: the guard's owner, by a damaged lock word */
 } Region;
 
 /* The first blocks of logs are cut from large pieces, which saves the allocator's header on each. */
@@ -48,6 +49,7 @@ typedef struct {
     Shape *shape;
     u64 seed[2];
     u64 identity;       /* of a shared table, the same in all processes: the order in which guards are locked */
+    char *name;         /* of its segment, for errors */
     uint32_t regions;
     uint32_t most_buckets;
     bool trusts_hash;   /* use the interpreter's hashes of texts */
@@ -463,6 +465,7 @@ static inline void drop_shelf(Shelf *shelf) {
         forget_all(shelf);
     drop_regions(shelf->region, shelf->regions);
     free(shelf->shape);
+    free(shelf->name);
     free(shelf);
 }
 

@@ -20,15 +20,38 @@ static Shape *shape_for(const TermsObject *terms, bool shared) {
     return shape;
 }
 
-/* Shelf(limit, max_keys, seed, memory=None, identity=0) */
+/* The guard of a region could not be locked. */
+void raise_unlockable(const Shelf *shelf, int error) {
+    const char *name = shelf->name ? shelf->name : "", *state = "is damaged";
+    if (error == ETIMEDOUT)
+        state = "stays locked, by a stopped process or because it is damaged";
+    PyObject *why = PyUnicode_FromFormat(
+        "expected a guard that is free within %d s, got one that %s. "
+        "To start afresh, stop the others and call ratekeeper.stores.shared.remove('%s').",
+        GUARD_SECONDS, state, name);
+    PyObject *errors = PyImport_ImportModule("ratekeeper.errors");
+    PyObject *kind = errors ? PyObject_GetAttrString(errors, "StoreUnavailable") : NULL;
+    PyObject *store = kind ? PyUnicode_FromFormat("shm://%s", name) : NULL;
+    PyObject *raised = store && why ? PyObject_CallFunction(kind, "OO", store, why) : NULL;
+    if (raised)
+        PyErr_SetObject(kind, raised);
+    Py_XDECREF(raised);
+    Py_XDECREF(store);
+    Py_XDECREF(kind);
+    Py_XDECREF(errors);
+    Py_XDECREF(why);
+}
+
+/* Shelf(limit, max_keys, seed, memory=None, identity=0, name="") */
 static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"limit", "max_keys", "seed", "memory", "identity", NULL};
+    static char *names[] = {"limit", "max_keys", "seed", "memory", "identity", "name", NULL};
     State *state = PyType_GetModuleState(type);
     PyObject *limit, *memory = Py_None;
     unsigned long long max_keys, identity = 0;
+    const char *name = "";
     Py_buffer seed;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OKy*|OK:Shelf", names, &limit, &max_keys, &seed, &memory,
-                                     &identity))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OKy*|OKs:Shelf", names, &limit, &max_keys, &seed, &memory,
+                                     &identity, &name))
         return NULL;
     u64 words[2];
     bool well = seed.len == sizeof(words) && max_keys > 0;
@@ -78,6 +101,14 @@ static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         PyErr_NoMemory();
         goto failed;
     }
+    if (shared) {
+        self->shelf->name = strdup(name);
+        i64 damaged = damaged_region(self->shelf);
+        if (damaged >= 0) {
+            PyErr_Format(PyExc_ValueError, "Shelf: expected a sound guard, got a damaged one in region %lld", damaged);
+            goto failed;
+        }
+    }
     return (PyObject *)self;
 failed:
     Py_DECREF(self);
@@ -104,8 +135,8 @@ static PyObject *shelf_clear(ShelfObject *self, PyObject *unused) {
         Region *region = shelf->region + index;
         int error = lock_guard(shelf->shape, region);
         if (error) {
-            errno = error;
-            return PyErr_SetFromErrno(PyExc_OSError);
+            raise_unlockable(shelf, error);
+            return NULL;
         }
         for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++) {
             if (shelf->shape->packed)
@@ -270,8 +301,7 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost) {
             goto done;
         int regions = lock_all(&item, 1, order, &error);
         if (error) {
-            errno = error;
-            PyErr_SetFromErrno(PyExc_OSError);
+            raise_unlockable(shelf, error);
             goto done;
         }
         bool changed = self->nanos && !shelf->shape->shared && seen != changes_in(shelf) && look < MOST_LOOKS;

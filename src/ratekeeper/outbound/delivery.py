@@ -183,9 +183,11 @@ def deliver(pacer: Pacer, request: PacedRequest) -> Flow[Any]:
 
 def learn(pacer: Pacer, request: PacedRequest, status: int, limits: ServerLimits) -> Flow[int | None]:
     """Apply a response's limits to all requests of its key; returns the microseconds that a refusal asks to wait."""
+    refused = is_refusal(status, limits)
     if status < 300 or status >= 400:  # the quotas of a redirect would delay following it
-        pacer.quotas.observe(request.key, limits.quotas, pacer.clock.nanos() // 1000)
-    server_wait = limits.micros if is_refusal(status, limits) else None
+        retry_after = None if limits.retry_after is None else limits.micros
+        pacer.quotas.observe(request.key, limits.quotas, pacer.clock.nanos() // 1000, retry_after, refused)
+    server_wait = limits.micros if refused else None
     if server_wait:
         yield from unless_unavailable(pacer.cooldowns.start(request.key, server_wait), None)
     return server_wait

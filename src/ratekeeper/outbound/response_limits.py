@@ -191,6 +191,7 @@ def digits(text: str) -> int | None:
 
 def read_grpc(metadata: Iterable[tuple[str, str | bytes]], present: float = 0.0) -> ServerLimits:
     """The limits in the trailing metadata of a gRPC call: the pushback, else google.rpc.RetryInfo, else the fields."""
+    pushback: float | None = None
     wait: float | None = None
     texts: list[tuple[str, str]] = []
     for name, value in metadata:
@@ -198,12 +199,14 @@ def read_grpc(metadata: Iterable[tuple[str, str | bytes]], present: float = 0.0)
             text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
             if not (text.isascii() and text.isdecimal()):
                 return ServerLimits(never=True)  # gRPC: a negative or malformed value forbids retries
-            return ServerLimits(clamp(float(text[:18]) / 1000))
-        if name == "grpc-status-details-bin" and isinstance(value, bytes):
+            pushback = clamp(float(text[:18]) / 1000)
+        elif name == "grpc-status-details-bin" and isinstance(value, bytes):
             wait = retry_info(value)
         elif isinstance(value, str):
             texts.append((name, value))
     limits = read(texts, present)
+    if pushback is not None:
+        wait = pushback
     return limits if wait is None else ServerLimits(wait, limits.quotas)
 
 

@@ -4,6 +4,8 @@ While more than half of a quota is left, no request waits.  Below that, the rest
 quota's reset: the gap between two requests grows from 0 to ``reset / remaining``, at which the quota lasts exactly.
 Requests sent since the last response count as used, so that many callers do not all spend the same rest.
 
+If the server also says when to come back (Retry-After), that decides: an empty quota counts as reset then.
+
 Law: a gap is never longer than the time until the quota's reset.  No I/O.
 """
 
@@ -35,6 +37,12 @@ class LearnedQuota:
         self.limit = quota.limit if quota.limit else 2 * FEW
         self.reset_at = now + int((quota.reset_after or 0.0) * SECOND)
 
+    def open_at(self, instant: int) -> None:
+        """Let the next request leave at ``instant``, as the server asks; what is left after it is spread as before."""
+        self.free_at = min(self.free_at, instant)
+        if self.remaining <= 0:
+            self.reset_at = instant
+
     def gap(self, now: int) -> int:
         """Microseconds between two requests at present."""
         left = self.reset_at - now
@@ -52,14 +60,32 @@ class ServerQuotas:
     def __init__(self) -> None:
         self.by_key: dict[str | bytes, dict[str, LearnedQuota]] = {}
 
-    def observe(self, key: str | bytes, quotas: Iterable[Quota], now: int) -> None:
-        """Remember the quotas of a response that came at ``now``; only those that count requests are spread."""
+    def observe(
+        self,
+        key: str | bytes,
+        quotas: Iterable[Quota],
+        now: int,
+        retry_after: int | None = None,
+        is_refusal: bool = False,
+    ) -> None:
+        """Remember the quotas of a response that came at ``now``; only those that count requests are spread.
+
+        ``retry_after``, in microseconds, replaces the reset of an empty quota.  In a refusal it is the server's latest
+        word on all quotas of the key: those that an earlier response sent do not delay a request beyond it.
+        """
+        if is_refusal and retry_after is not None:
+            for earlier in list(self.by_key.get(key, {}).values()):
+                if earlier.reset_at > now + retry_after:
+                    earlier.open_at(now + retry_after)
         for quota in quotas:
             if quota.unit != "requests" or quota.reset_after is None:
                 continue
             if key not in self.by_key and len(self.by_key) >= MOST_KEYS:
                 del self.by_key[next(iter(self.by_key))]
-            self.by_key.setdefault(key, {}).setdefault(quota.name, LearnedQuota()).update(quota, now)
+            learned = self.by_key.setdefault(key, {}).setdefault(quota.name, LearnedQuota())
+            learned.update(quota, now)
+            if retry_after is not None:
+                learned.open_at(now + retry_after)
 
     def wait(self, key: str | bytes, now: int) -> int:
         """Count one request; microseconds until it may leave."""

@@ -24,10 +24,21 @@ if core is None:
 
 from ratekeeper.native.core import Shelf, Table
 from ratekeeper.stores.native import MOST_KEYS, TableStore
-from ratekeeper.stores.shared_files import PREFIX, ROOT, Folder, Segment, folder_of, is_in_use, is_stale, table_files
+from ratekeeper.stores.shared_files import (
+    HOW_TO_REMOVE,
+    PREFIX,
+    ROOT,
+    Folder,
+    Segment,
+    folder_of,
+    is_in_use,
+    is_stale,
+    table_files,
+)
 
 if TYPE_CHECKING:
     from ratekeeper.clock import Clock
+    from ratekeeper.errors import StoreUnavailable
     from ratekeeper.limit import Limit, LimitSet
 
 __all__ = ["Segment", "SharedStore", "remove", "segments"]
@@ -86,7 +97,14 @@ class SharedStore(TableStore):
         clock = "monotonic" if self.nanos is None else "given"
         mapped = self.folder.map_table(space, limit, self.max_keys, self.any_size, clock, strict)
         if mapped.identity not in self.states_by_layout:
-            states = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity)
+            name = self.folder.name.encode("utf-8", "replace").decode()  # C has no use for surrogates
+            try:
+                states = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity, name)
+            except ValueError as error:
+                raise InvalidStore(
+                    f"shm://{name}: expected a table with sound guards, got a damaged file, {mapped.path}. "
+                    f"{HOW_TO_REMOVE.format(name=name)}."
+                ) from error
             self.states_by_layout[mapped.identity] = states
         return self.states_by_layout[mapped.identity]
 
@@ -96,6 +114,10 @@ class SharedStore(TableStore):
             self.drop_tables(space, limit)
             self.states_by_layout.pop(self.folder.identity_of(space, limit), None)
             return self.folder.remove_table(space, limit)
+
+    def stand_in(self, operation: str, error: StoreUnavailable, *arguments: object) -> Any:
+        """Raise ``error``: a segment with a damaged guard has no fallback, as it does not recover by itself."""
+        raise error
 
     def close(self) -> None:
         """Close the segment; its state stays for other processes and for later."""

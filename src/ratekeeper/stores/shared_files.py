@@ -282,6 +282,7 @@ class Mapped:
         self.max_keys: int = head["max_keys"]
         self.seed = bytes.fromhex(head["seed"])
         self.identity: int = head["identity"]
+        self.path = f"{folder.path}/{name}"
         size = shared_size(limit, self.max_keys)
         file = folder.open_file(name)
         try:
