@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     Plan = tuple["Check", ...]
 
 
-def whole_cost(cost: object, least: int = 1) -> int:
+def to_cost(cost: object, least: int = 1) -> int:
     """``cost`` as an int; raises InvalidCost.  Other integer types, such as numpy's, are accepted."""
     if cost.__class__ is int and least <= cost <= UNLIMITED:
         return cost

@@ -7,7 +7,7 @@ pure rule that decided.
 from __future__ import annotations
 
 from ratekeeper import native
-from ratekeeper.check import whole_cost
+from ratekeeper.check import to_cost
 from ratekeeper.errors import InvalidInput
 from ratekeeper.keys import encode
 from ratekeeper.limit import UNLIMITED, Frozen, LimitSet
@@ -153,7 +153,9 @@ class Decision(tuple):  # type: ignore[type-arg]
         if limit.__class__ is not LimitSet:
             return limit.known_parts if limit.__class__ is PresetDecision and limit.known_parts else (self,)
         return tuple(
-            decided(Decision, (allowed or part.rule.decide(its_state, now, part, cost)[1], part, its_state, now, cost))
+            new_decision(
+                Decision, (allowed or part.rule.decide(its_state, now, part, cost)[1], part, its_state, now, cost)
+            )
             for part, its_state in zip(limit.limits, state, strict=True)
         )
 
@@ -223,11 +225,11 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 
 
 FOREVER = float("inf")
-decided = tuple.__new__  # decided(Decision, (allowed, limit, state, now, cost)): a Decision from its evidence
+new_decision = tuple.__new__  # new_decision(Decision, (allowed, limit, state, now, cost)): a Decision from its evidence
 
 if not TYPE_CHECKING and core is not None:  # the C twin replaces Decision; stores in Python make the C one too
-    core.learn(encode, whole_cost, to_micros, InvalidInput, Decision)
-    Decision, decided = core.Decision, core.decided
+    core.learn(encode, to_cost, to_micros, InvalidInput, Decision)
+    Decision, new_decision = core.Decision, core.new_decision
 
 
 class Verdict(Frozen):

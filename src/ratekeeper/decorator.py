@@ -6,7 +6,7 @@ from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ratekeeper.check import whole_cost
+from ratekeeper.check import to_cost
 from ratekeeper.errors import InvalidInput, LimitExceeded, shown
 from ratekeeper.keys import encode
 
@@ -32,7 +32,7 @@ def decorated(limiter: AnyLimiter, function: F, key: object, cost: object, timeo
     if not callable(counted_by):
         encode(counted_by)  # type: ignore[arg-type]
     if not callable(cost):
-        whole_cost(cost)
+        to_cost(cost)
     is_async, awaits = iscoroutinefunction(function), limiter._is_async
     if awaits and not is_async:
         raise InvalidInput(f"{title}: expected an async function, as AsyncLimiter must be awaited. Use Limiter.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import Closed, InvalidInput, InvalidStore, shown
 from ratekeeper.keys import encode
 from ratekeeper.limit import parse_limits
@@ -141,7 +141,7 @@ class AnyLimiter:
         return decision if decision.allowed else None
 
     def _plan(self, key: Key, cost: int) -> Check:
-        return Check(self.name, encode(key), self.limits, whole_cost(cost), self._on_store_error)
+        return Check(self.name, encode(key), self.limits, to_cost(cost), self._on_store_error)
 
     def _refundable(self, key: Key, cost: int) -> Check:
         if self.limits.is_leased:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratekeeper.check import whole_cost
+from ratekeeper.check import to_cost
 from ratekeeper.errors import AlreadySettled, InvalidInput, LimitExceeded
 from ratekeeper.flow.settle import renew, settle
 
@@ -33,7 +33,7 @@ class AnyReservation:
         return self.decision.allowed
 
     def _settlement(self, actual: int) -> Flow[Decision]:
-        actual = whole_cost(actual, least=0)
+        actual = to_cost(actual, least=0)
         if self.settled:
             why = "was settled already" if self.decision.allowed else "was refused: there is nothing to settle"
             raise AlreadySettled(f"reservation: expected to be settled once, but it {why}.")

@@ -155,7 +155,7 @@ def test_new_rules_and_sinks_reach_the_limit_too(through):
         yield {}
         policy.listen(events.append)
         yield {}
-        policy.replace(Policy.parse({"trusted_proxies": [PROXY], "rules": []}).program.settings)
+        policy.replace(Policy.parse({"trusted_proxies": [PROXY], "rules": []}).compiled.settings)
         yield from CLIENTS
 
     assert statuses(through(policy, trusting())) == [200, 200, 200, 200, 200, 200]

@@ -26,7 +26,7 @@ TERM = re.compile(r"^(\S.*)\n:   (.+)$", re.M)
 INLINE = re.compile(r"`[^`]*`")
 # Words that pages once used for a queue, a connection, a client, a batch and the like: see CONTRIBUTING.md.
 METAPHORS = re.compile(
-    r"\b(?:whoever|whom|errand|ledger|colleague|purse|standby|census|shelf|desk|office|guest|door)s?\b", re.I
+    r"\b(?:whoever|whom|errand|ledger|colleague|purse|standby|census|key_table|desk|office|guest|door)s?\b", re.I
 )
 # The words that a reader of any page or error may meet; each must be in the glossary.
 TERMS = """algorithm allowed binding block budget burst capacity check clock cooldown cost count deadline decision delay

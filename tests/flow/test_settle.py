@@ -3,7 +3,7 @@
 import pytest
 
 from ratekeeper import Decision, Limit
-from ratekeeper.decision import decided
+from ratekeeper.decision import new_decision
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.flow.settle import ask, renew, settle
 from ratekeeper.limit import MOST_LEASES
@@ -13,8 +13,8 @@ from tests.flow.replies import YES, read, result, wanted
 def test_a_store_that_fails_is_stood_in_for():
     flow = ask("check", (wanted(),))
     assert read(next(flow)) == ("Ask", "check")
-    stand_in = flow.throw(StoreUnavailable("redis://x", "is gone"))
-    assert (stand_in.operation, stand_in.arguments[0]) == ("stand_in", "check")
+    fall_back = flow.throw(StoreUnavailable("redis://x", "is gone"))
+    assert (fall_back.operation, fall_back.arguments[0]) == ("fall_back", "check")
     assert result(flow, (YES,)) == (YES,)
 
 
@@ -28,24 +28,24 @@ def test_settling_asks_for_the_difference():
 def test_a_refund_that_the_store_cannot_take_says_how_things_stand_here():
     flow = settle(wanted(10), YES, 3)
     assert read(next(flow)) == ("Ask", "refund")
-    stand_in = flow.throw(StoreUnavailable("redis://x", "is gone"))
-    assert (stand_in.operation, stand_in.arguments[0]) == ("stand_in", "peek")
+    fall_back = flow.throw(StoreUnavailable("redis://x", "is gone"))
+    assert (fall_back.operation, fall_back.arguments[0]) == ("fall_back", "peek")
     assert result(flow, (YES,)) is YES
 
 
-def test_what_the_stand_in_took_is_given_back_to_the_stand_in():
+def test_what_the_fallback_took_is_given_back_to_the_fallback():
     class Local:
         allowed, reason, at = True, "local: redis://x is gone", 7
 
     effect = next(settle(wanted(10), Local, 3))
-    assert (effect.operation, effect.arguments[0]) == ("stand_in", "refund")
+    assert (effect.operation, effect.arguments[0]) == ("fall_back", "refund")
 
 
 LEASES = Limit.parse("2 concurrent for 30 seconds")
 
 
 def lease(at, allowed=True, limit=LEASES):
-    return decided(Decision, (allowed, limit, (at,), at, 1))
+    return new_decision(Decision, (allowed, limit, (at,), at, 1))
 
 
 def asked(effect):

@@ -51,7 +51,7 @@ def seen(policy, token, peer="203.0.113.9"):
     from ratekeeper.identity.identity import Caller
 
     headers = {"Authorization": f"Bearer {token}"}
-    caller = Caller(policy.program.identity, Request(peer=peer, headers=headers))
+    caller = Caller(policy.compiled.identity, Request(peer=peer, headers=headers))
     return caller.user, caller.tier
 
 
@@ -167,7 +167,7 @@ def test_a_key_set_at_an_address_is_fetched_beside_the_requests(keys):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         policy = policy_with(jwks_url=f"http://127.0.0.1:{server.server_port}/keys")
-        tokens = policy.program.identity.tokens
+        tokens = policy.compiled.identity.tokens
         with tokens.fetching:  # the fetching thread has finished
             pass
         token = jwt.encode({"sub": "42"}, keys["ES256"], "ES256", headers={"kid": "one"})

@@ -9,12 +9,12 @@
 #define VICTIMS (MAX_KEYS / 2)
 #define FLOOD (10 * MAX_KEYS)
 
-static Shelf *shelf;
+static KeyTable *key_table;
 
 static bool check(const Limit *limit, u64 key, u64 now, u64 cost) {
     Evidence evidence;
-    u64 hash = siphash(shelf->seed, 1, &key, sizeof key);
-    return check_private(shelf, place_of(shelf, hash), limit, now, cost, &evidence) && evidence.allowed;
+    u64 hash = siphash(key_table->seed, 1, &key, sizeof key);
+    return check_private(key_table, place_of(key_table, hash), limit, now, cost, &evidence) && evidence.allowed;
 }
 
 int main(int count, char **arguments) {
@@ -24,14 +24,14 @@ int main(int count, char **arguments) {
     u64 rounds = count > 1 ? strtoull(arguments[1], NULL, 10) : 12;
     for (u64 round = 0; round < rounds; round++) {
         u64 seed[2] = {round, 2};
-        shelf = private_shelf(shape_of(&limit, 1, false, true), MAX_KEYS, seed);
+        key_table = private_key_table(shape_of(&limit, 1, false, true), MAX_KEYS, seed);
         for (u64 key = 0; key < VICTIMS; key++)
             check(&limit, key, now, 5);
         for (u64 key = 0; key < FLOOD; key++)
             check(&limit, VICTIMS + key, ++now, 1);
         for (u64 key = 0; key < VICTIMS; key++)
             reset += check(&limit, key, now, 1);
-        drop_shelf(shelf);
+        drop_key_table(key_table);
     }
     printf("reset: %llu\n", (unsigned long long)reset);
     return reset > 0;

@@ -50,7 +50,7 @@ static Limit random_limit(bool shared) {
 }
 
 typedef struct {
-    Shelf *shelf;
+    KeyTable *key_table;
     void *memory;
     size_t bytes;
 } Home;
@@ -60,19 +60,19 @@ static Home home_of(const Limit *limits, uint32_t parts, u64 max_keys, bool shar
     Shape *shape = shape_of(limits, parts, shared, !shared || below(2)); /* as on machines that cannot swap, too */
     Home home = {NULL, NULL, 0};
     if (!shared) {
-        home.shelf = private_shelf(shape, max_keys, seed);
+        home.key_table = private_key_table(shape, max_keys, seed);
         return home;
     }
     home.bytes = shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys));
     home.memory = mmap(NULL, home.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (home.memory == MAP_FAILED || !make_shared(shape, home.memory, regions_for(max_keys), buckets_for(max_keys)))
         abort();
-    home.shelf = shared_shelf(shape, home.memory, regions_for(max_keys), buckets_for(max_keys), seed, below(99));
+    home.key_table = shared_key_table(shape, home.memory, regions_for(max_keys), buckets_for(max_keys), seed, below(99));
     return home;
 }
 
 static void leave(Home home) {
-    drop_shelf(home.shelf);
+    drop_key_table(home.key_table);
     if (home.memory)
         munmap(home.memory, home.bytes);
 }
@@ -88,21 +88,21 @@ static int act(Home home, const Limit *limits, int kind, const u64 *keys, const 
     for (int index = 0; index < count; index++) {
         char text[32];
         int size = snprintf(text, sizeof text, "key %llu", (unsigned long long)keys[index]);
-        items[index] = (Item){.shelf = home.shelf, .limits = limits, .cost = costs[index], .old = words[2 * index],
+        items[index] = (Item){.key_table = home.key_table, .limits = limits, .cost = costs[index], .old = words[2 * index],
                               .new = words[2 * index + 1],
-                              .hash = siphash(home.shelf->seed, 1, text, (size_t)size)};
+                              .hash = siphash(home.key_table->seed, 1, text, (size_t)size)};
     }
-    const Shape *shape = home.shelf->shape;
+    const Shape *shape = home.key_table->shape;
     bool window = shape->packed || (shape->parts == 1 && limits->algorithm == SLIDING_WINDOW);
     if (kind == 0 && !shape->shared && shape->parts == 1 && window) {
-        check_private(home.shelf, place_of(home.shelf, items[0].hash), limits, now, costs[0], evidence);
+        check_private(home.key_table, place_of(home.key_table, items[0].hash), limits, now, costs[0], evidence);
         return 1;
     }
     if (kind == 0 && shape->shared && shape->packed &&
-        check_shared(home.shelf, place_of(home.shelf, items[0].hash), limits, false, &now, costs[0], evidence))
+        check_shared(home.key_table, place_of(home.key_table, items[0].hash), limits, false, &now, costs[0], evidence))
         return 1;
     if (kind == 0 && shape->shared && !shape->packed && shape->parts == 1 &&
-        check_guarded(home.shelf, (Place[]){place_of(home.shelf, items[0].hash)}, limits, false, &now, costs[0], evidence))
+        check_guarded(home.key_table, (Place[]){place_of(home.key_table, items[0].hash)}, limits, false, &now, costs[0], evidence))
         return 1;
     if (kind != 1)
         count = 1;
@@ -133,8 +133,8 @@ static int same(const Limit *limit, const Evidence *a, const Evidence *b, u64 no
 
 /* Anything at all in a word of the shared memory, the mutexes left out: no place outside of it may be touched. */
 static void damage(Home home) {
-    const Shape *shape = home.shelf->shape;
-    Region *region = home.shelf->region + below(home.shelf->regions);
+    const Shape *shape = home.key_table->shape;
+    Region *region = home.key_table->region + below(home.key_table->regions);
     size_t words_there = (size_t)region->buckets * BUCKET * slot_bytes(shape) / sizeof(u64);
     u64 noise = below(2) ? below(UINT64_MAX) : below(70) << 32 | below(70);
     if (below(4)) {

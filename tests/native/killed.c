@@ -30,7 +30,7 @@ static Limit limit_of(enum algorithm algorithm, u64 slices) {
 
 typedef struct {
     const char *name;
-    int parts[2];      /* of each shelf; 0: there is no second one */
+    int parts[2];      /* of each key_table; 0: there is no second one */
     Limit limits[2][3];
     bool known;        /* the child's key is there already */
     bool refund;       /* the child gives back, from the middle of what was taken */
@@ -38,7 +38,7 @@ typedef struct {
     bool wide;         /* as a machine has it that cannot swap a slot, or as a larger count needs it */
 } Scenario;
 
-static Shelf *shelves[2];
+static KeyTable *key_tables[2];
 static void *memory[2];
 static size_t bytes[2];
 static u64 words[8][256];
@@ -46,7 +46,7 @@ static u64 words[8][256];
 static int fill(const Scenario *scenario, Item *items, u64 hash, u64 cost) {
     int count = 0;
     for (int index = 0; index < 2 && scenario->parts[index]; index++, count++)
-        items[count] = (Item){.shelf = shelves[index], .limits = scenario->limits[index], .hash = hash, .cost = cost,
+        items[count] = (Item){.key_table = key_tables[index], .limits = scenario->limits[index], .hash = hash, .cost = cost,
                               .old = words[2 * index], .new = words[2 * index + 1]};
     return count;
 }
@@ -55,11 +55,11 @@ static bool check(const Scenario *scenario, u64 hash, u64 cost, u64 now) {
     Item items[2], *order[2];
     Evidence evidence[6];
     int error, count = fill(scenario, items, hash, cost);
-    if (count == 1 && shelves[0]->shape->packed &&
-        check_shared(shelves[0], place_of(shelves[0], hash), scenario->limits[0], false, &now, cost, evidence))
+    if (count == 1 && key_tables[0]->shape->packed &&
+        check_shared(key_tables[0], place_of(key_tables[0], hash), scenario->limits[0], false, &now, cost, evidence))
         return evidence[0].allowed;
-    if (count == 1 && !shelves[0]->shape->packed && shelves[0]->shape->parts == 1 &&
-        check_guarded(shelves[0], (Place[]){place_of(shelves[0], hash)}, scenario->limits[0], false, &now, cost, evidence))
+    if (count == 1 && !key_tables[0]->shape->packed && key_tables[0]->shape->parts == 1 &&
+        check_guarded(key_tables[0], (Place[]){place_of(key_tables[0], hash)}, scenario->limits[0], false, &now, cost, evidence))
         return evidence[0].allowed;
     int regions = lock_all(items, count, order, &error);
     if (error)
@@ -98,7 +98,7 @@ static void prepare(const Scenario *scenario) {
         memory[index] = mmap(NULL, bytes[index], PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (memory[index] == MAP_FAILED || !make_shared(shape, memory[index], 1, buckets))
             exit(3);
-        shelves[index] = shared_shelf(shape, memory[index], 1, buckets, seed, 7 - index);
+        key_tables[index] = shared_key_table(shape, memory[index], 1, buckets, seed, 7 - index);
     }
     if (scenario->known)
         for (u64 unit = 0; unit < TAKEN; unit++)
@@ -110,7 +110,7 @@ static void prepare(const Scenario *scenario) {
 
 static void finish(const Scenario *scenario) {
     for (int index = 0; index < 2 && scenario->parts[index]; index++) {
-        drop_shelf(shelves[index]);
+        drop_key_table(key_tables[index]);
         munmap(memory[index], bytes[index]);
     }
 }
@@ -120,7 +120,7 @@ static void fail(const Scenario *scenario, long steps, const char *what, u64 val
     exit(1);
 }
 
-/* What is kept for the child's key in one shelf: whether it is there, then each part; a log with all its instants. */
+/* What is kept for the child's key in one key_table: whether it is there, then each part; a log with all its instants. */
 static int capture(const Scenario *scenario, int which, u64 *into, int *starts) {
     Item items[2], *order[2];
     int error, length = 0;

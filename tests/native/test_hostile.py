@@ -169,7 +169,7 @@ class Terms:
 )
 def test_a_limit_out_of_bounds_is_an_error(other):
     wrong = Terms(parse_limits("3/hour"), **other)
-    for make in (lambda: native.core.shape(wrong, False), lambda: native.core.Shelf(wrong, 5, bytes(16))):
+    for make in (lambda: native.core.shape(wrong, False), lambda: native.core.KeyTable(wrong, 5, bytes(16))):
         with pytest.raises((ValueError, TypeError, OverflowError, RuntimeError)):
             make()
 
@@ -237,18 +237,18 @@ def test_a_prepared_plan_may_be_long(count):
 
 def test_tables_and_shelves_refuse_what_does_not_fit():
     core, limit = native.core, parse_limits("3/hour")
-    shelf = core.Shelf(limit, 5, bytes(16))
+    key_table = core.KeyTable(limit, 5, bytes(16))
     for make in (
-        lambda: core.Shelf(limit, 0, bytes(16)),
-        lambda: core.Shelf(limit, 5, bytes(15)),
-        lambda: core.Shelf(limit, 5, bytes(16), bytearray(64)),
-        lambda: core.Shelf(limit, 5, bytes(16), bytes(10**6)),
-        lambda: core.Table(shelf, parse_limits("3/hour sliding_log")),
-        lambda: core.Table(shelf, limit, nanos=5),
+        lambda: core.KeyTable(limit, 0, bytes(16)),
+        lambda: core.KeyTable(limit, 5, bytes(15)),
+        lambda: core.KeyTable(limit, 5, bytes(16), bytearray(64)),
+        lambda: core.KeyTable(limit, 5, bytes(16), bytes(10**6)),
+        lambda: core.Table(key_table, parse_limits("3/hour sliding_log")),
+        lambda: core.Table(key_table, limit, nanos=5),
         lambda: core.Table(5, limit),
         lambda: core.Terms(),
         lambda: core.make_guards(limit, 5, bytearray(10)),
-        lambda: core.decided(Decision, (1, 2)),
+        lambda: core.new_decision(Decision, (1, 2)),
         lambda: core.Refusal(limit, 1, 0, 0, 0),
         lambda: core.Refusal(limit, 1, 0, "now", 0, 1, False),
         lambda: core.Refusal(limit, 1, 0, 0, 0, 9, False).decision(0, 5),
@@ -260,13 +260,13 @@ def test_tables_and_shelves_refuse_what_does_not_fit():
         lambda: core.Recall({}, limit, int).hit("k"),
         lambda: core.Recall({}, limit, int).known("k", 1, 2),
         lambda: core.Recall({}, limit, int).known([], 1),
-        lambda: setattr(core.Table(shelf, limit), "nanos", 5),
-        lambda: delattr(core.Table(shelf, limit), "nanos"),
+        lambda: setattr(core.Table(key_table, limit), "nanos", 5),
+        lambda: delattr(core.Table(key_table, limit), "nanos"),
         lambda: setattr(Decision, "allowed", True),
     ):
         with pytest.raises((ValueError, TypeError, AttributeError, BufferError, OSError)):
             make()
-    assert core.Table(core.Shelf(limit, 2**63, bytes(16)), limit).check("k")
+    assert core.Table(core.KeyTable(limit, 2**63, bytes(16)), limit).check("k")
 
 
 def test_refusals_beyond_the_numbers_of_c_are_errors():

@@ -10,7 +10,7 @@
 #define COUNT 60
 #define CALLS 4000
 
-static Shelf *shelf;
+static KeyTable *key_table;
 static Limit limit;
 static u64 admitted[THREADS];
 
@@ -24,11 +24,11 @@ static void *run(void *argument) {
     u64 self = (u64)(uintptr_t)argument;
     for (u64 call = 0; call < CALLS; call++) {
         u64 hash = ((call * 7 + self) % KEYS + 1) * 0x9E3779B97F4A7C15ULL;
-        Region *region = region_of(shelf, hash);
+        Region *region = region_of(key_table, hash);
         Evidence evidence;
         spin_lock(&region->lock);
         u64 now = instant();
-        check_private(shelf, place_of(shelf, hash), &limit, now, 1, &evidence);
+        check_private(key_table, place_of(key_table, hash), &limit, now, 1, &evidence);
         spin_unlock(&region->lock);
         admitted[self] += evidence.allowed;
     }
@@ -41,7 +41,7 @@ int main(void) {
     for (int index = 0; index < 6; index++) {
         limit = (Limit){.algorithm = all[index], .count = COUNT, .capacity = COUNT, .micros = period, .slices = 1,
                         .unit = period / COUNT, .drain = 1, .full = (u128)COUNT * (period / COUNT)};
-        shelf = private_shelf(shape_of(&limit, 1, false, true), 300, seed);
+        key_table = private_key_table(shape_of(&limit, 1, false, true), 300, seed);
         pthread_t threads[THREADS];
         for (u64 each = 0; each < THREADS; each++) {
             admitted[each] = 0;
@@ -52,7 +52,7 @@ int main(void) {
             pthread_join(threads[each], NULL);
             sum += admitted[each];
         }
-        drop_shelf(shelf);
+        drop_key_table(key_table);
         if (sum != KEYS * COUNT) {
             fprintf(stderr, "algorithm %d: admitted %llu, not %d\n", index, (unsigned long long)sum, KEYS * COUNT);
             return 1;

@@ -9,7 +9,7 @@ from ratekeeper.rules.lint import advise
 def advice(*rules, **settings):
     named = [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]
     policy = Policy.parse({**settings, "rules": named})
-    return advise(policy.rules, policy.program.identity)
+    return advise(policy.rules, policy.compiled.identity)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_each_check_of_a_plan_says_what_it_wants(clock):
         flow = ask("check", plan)
         flow.send(None)
         effect = flow.throw(StoreUnavailable("here", "is away"))
-        assert effect.operation == "stand_in"
-        answers = store.stand_in(*effect.arguments)
+        assert effect.operation == "fall_back"
+        answers = store.fall_back(*effect.arguments)
         with pytest.raises(StopIteration) as done:
             flow.send(answers)
         return done.value.value
@@ -126,9 +126,9 @@ def test_an_outage_hands_nobody_a_fresh_limit(redis_server, clock):
         error = StoreUnavailable("here", "is away")
         plan = (Check("api", "k", limiter.limits, 1),)
         # Eight of ten are used, so four of five here.
-        assert [bool(store.stand_in("check", error, plan)[0]) for _ in range(3)] == [True, False, False]
+        assert [bool(store.fall_back("check", error, plan)[0]) for _ in range(3)] == [True, False, False]
         assert limiter.check("k", cost=1)
-        assert not store.stand_in("check", error, plan)[0]  # what was counted here is not forgotten either
+        assert not store.fall_back("check", error, plan)[0]  # what was counted here is not forgotten either
         store.close()
 
 
@@ -206,7 +206,7 @@ def test_a_decision_keeps_its_reason_when_the_next_has_another(clock):
     store = RedisStore(NOWHERE, clock=clock)
     plan = (Check("s", "k", Limit.parse("10/minute"), 1),)
     answers = [
-        store.stand_in("check", StoreUnavailable("here", why), plan)[0] for why in ("is busy", "is gone", "is busy")
+        store.fall_back("check", StoreUnavailable("here", why), plan)[0] for why in ("is busy", "is gone", "is busy")
     ]
     assert [one.reason for one in answers] == ["local: is busy", "local: is gone", "local: is busy"]
     assert [one.remaining for one in answers] == [4, 3, 2]

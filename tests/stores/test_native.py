@@ -46,7 +46,7 @@ def test_a_key_means_the_same_to_check_and_to_a_plan():
         assert not limiter.peek(key), key
         assert not limiter.store.check((limiter._plan(key, 1),))[0], key
         assert not limiter.store.prepare(((limiter.name, limiter.limits, 1),)).check((key,))[0], key
-    assert limiter.store.table(limiter.name, limiter.limits).shelf.keys == len(keys)
+    assert limiter.store.table(limiter.name, limiter.limits).key_table.keys == len(keys)
 
 
 AIMED = """
@@ -194,8 +194,8 @@ def test_a_flood_resets_nobody_who_is_at_the_limit(limits):
     for number in range(50_000):
         clock.advance(0.000_001)
         limiter.check(f"flood {number}")
-    shelf = store.table(limiter.name, limiter.limits).shelf
-    assert shelf.keys <= shelf.slots <= 2 * 5_000 + 8 * 20
+    key_table = store.table(limiter.name, limiter.limits).key_table
+    assert key_table.keys <= key_table.slots <= 2 * 5_000 + 8 * 20
     assert not any(limiter.check(victim) for victim in victims)
 
 
@@ -259,7 +259,7 @@ def test_a_table_that_is_cleared_or_dropped_gives_its_memory_back():
             for _ in range(2_000):
                 limiter.check(f"k{chance.randrange(900)}", cost=chance.randrange(1, 20))
             store.clear()
-            assert store.table(limiter.name, limiter.limits).shelf.keys == 0
+            assert store.table(limiter.name, limiter.limits).key_table.keys == 0
         limiter.close()
 
 

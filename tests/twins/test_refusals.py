@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ratekeeper import InvalidInput, native
-from ratekeeper.decision import Decision, decided
+from ratekeeper.decision import Decision, new_decision
 from ratekeeper.keys import encode
 from ratekeeper.limit import empty_state, parse_limits
 from ratekeeper.stores.redis import refusal as refusals
@@ -41,7 +41,7 @@ def test_a_refusal_told_later_is_the_rules_own(kinds):
             passed = chance.randrange(10**9)
             refusal = kinds[0](limit, cost, state, now, sent, sent + 10**9, False)
             told = refusal.decision(cost + more, sent + passed)
-            expected = decided(Decision, (False, limit, state, now + passed // 1000, cost + more))
+            expected = new_decision(Decision, (False, limit, state, now + passed // 1000, cost + more))
             assert (told, told.at, bool(told)) == (expected, expected.at, False)
             assert (refusal.limit, refusal.cost, refusal.sent, refusal.until) == (limit, cost, sent, sent + 10**9)
 

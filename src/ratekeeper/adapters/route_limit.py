@@ -71,9 +71,9 @@ class RouteLimit:
 
     def policy(self, main: Policy) -> Policy:
         """Return a policy with this limit alone that inherits from ``main``; made again when ``main`` changes."""
-        program, sinks = main.program, main.sinks
-        if self.bound is None or self.bound[0] is not program or self.bound[1] is not sinks:
-            settings, inherited = self.settings, program.settings
+        compiled, sinks = main.compiled, main.sinks
+        if self.bound is None or self.bound[0] is not compiled or self.bound[1] is not sinks:
+            settings, inherited = self.settings, compiled.settings
             if self.inherits:
                 settings = replace(
                     settings,
@@ -82,7 +82,7 @@ class RouteLimit:
                     exempt=inherited.exempt,
                     secret=inherited.secret,
                 )
-            self.bound = program, sinks, Policy(settings, sinks=sinks, host=self.alone or main)
+            self.bound = compiled, sinks, Policy(settings, sinks=sinks, host=self.alone or main)
         return self.bound[2]
 
     def without_main(self) -> Policy:

@@ -34,7 +34,7 @@ def check(
             count, advice = len(load(rules).rates), list[str]()
         else:
             policy = Policy.load(rules, store="memory://")
-            count, advice = len(policy.rules), [*policy.warnings, *advise(policy.rules, policy.program.identity)]
+            count, advice = len(policy.rules), [*policy.warnings, *advise(policy.rules, policy.compiled.identity)]
     if as_json:
         print_json({"rules": count, "advice": advice})
     else:

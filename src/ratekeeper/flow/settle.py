@@ -24,13 +24,13 @@ def ask(operation: str, plan: Plan, *arguments: object) -> Flow[Any]:
     except StoreUnavailable as error:
         if operation == "refund":  # the store took it, so the fallback has nothing to give back
             operation, arguments = "peek", ()
-        return (yield Ask("stand_in", operation, error, plan, *arguments))
+        return (yield Ask("fall_back", operation, error, plan, *arguments))
 
 
 def give_back(plan: Plan, decision: Decision) -> Flow[Any]:
     """Give back what ``decision`` took, to the store or to the fallback: the one that made the decision."""
     if decision.reason:
-        return (yield Ask("stand_in", "refund", None, plan, decision.at))
+        return (yield Ask("fall_back", "refund", None, plan, decision.at))
     return (yield from ask("refund", plan, decision.at))
 
 

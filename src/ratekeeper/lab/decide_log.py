@@ -73,7 +73,7 @@ class RequestLine:
     def __init__(self, decider: LogDecider, text: str) -> None:
         self.method, self.path = split_request_line(text)
         self.label = self.path.partition("?")[0][:LONGEST_LABEL]
-        selection = decider.policy.program.selection(Request(self.method, self.path))
+        selection = decider.policy.compiled.selection(Request(self.method, self.path))
         self.selection_plan = decider.selection_plan(selection)
         self.rule_names = self.selection_plan.rule_names
 
@@ -96,7 +96,7 @@ class ClientKeys(dict[str, tuple[str, ...]]):
     """By client: its keys for one plan."""
 
     def __init__(self, decider: LogDecider, prepared: PreparedChecks) -> None:
-        self.identity = decider.policy.program.identity
+        self.identity = decider.policy.compiled.identity
         self.addresses = decider.addresses
         self.key_readers = prepared.keys
 
@@ -132,13 +132,13 @@ class LogDecider:
     def __init__(self, policy: Policy, clock: VirtualClock) -> None:
         self.policy = policy
         self.clock = clock
-        self.addresses = ClientAddresses(policy.program.identity.addresses)
+        self.addresses = ClientAddresses(policy.compiled.identity.addresses)
         self.request_lines = RequestLineCache(self)
         self.selection_plans: dict[Selection, SelectionPlan] = {}
-        self.has_hosts = policy.program.requests.by_host
+        self.has_hosts = policy.compiled.requests.by_host
         self.is_fast = True  # until a request needs Policy.check
-        self.check_each = batch_checker(clock, policy.program.fleet, policy.program.instance)
-        everything = policy.program.everything
+        self.check_each = batch_checker(clock, policy.compiled.fleet, policy.compiled.instance)
+        everything = policy.compiled.everything
         self.everything = self.selection_plan(everything) if everything is not None else None
 
     def is_by_address(self, selection: Selection) -> bool:

@@ -115,7 +115,9 @@ def log_warnings(policy: Policy, fact_names: set[str]) -> list[str]:
     lines = [f"{name} limits concurrency; a log has no durations, so this rule refused nothing." for name in leased]
     for rule in policy.rules:
         for part in rule.by:
-            sources = [str(name) for name, _ in policy.program.identity.user_sources] if part == "user" else [str(part)]
+            sources = (
+                [str(name) for name, _ in policy.compiled.identity.user_sources] if part == "user" else [str(part)]
+            )
             names = {source.partition(":")[2].lower() if ":" in source else source for source in sources}
             if part not in IN_EVERY_LOG and names.isdisjoint(fact_names):
                 lines.append(
@@ -136,7 +138,7 @@ def open_policy(
         policy = Policy.parse(dict(rules), store=opened_store, clock=clock, functions=functions)
     closing.callback(policy.close)
     # A log has the user, but not the token or the key that the user was read from.
-    policy.program.identity.add_user_source("app:user")
+    policy.compiled.identity.add_user_source("app:user")
     return policy
 
 

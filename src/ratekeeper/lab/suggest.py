@@ -47,9 +47,9 @@ class Arrivals:
     """When each key of each limit made requests: eight bytes per request."""
 
     def __init__(self, policy: Policy) -> None:
-        self.identity = policy.program.identity
+        self.identity = policy.compiled.identity
         # Only rules of constant cost: a log does not have the header or the body that other costs come from.
-        self.counters = {counter.name: counter for counter in policy.program.counters if counter.constant}
+        self.counters = {counter.name: counter for counter in policy.compiled.counters if counter.constant}
         self.times: dict[tuple[str, Limit], dict[str, array[int]]] = {}
         self.cache: dict[tuple[str, str], tuple[Limit | LimitSet, str]] = {}  # by rule and client
 

@@ -1,7 +1,7 @@
 /* Plans in numbers, decided as one. */
 #include "batch.h"
 
-static size_t words_of(const TableObject *table) { return table->shelf ? table->shelf->shape->words : 0; }
+static size_t words_of(const TableObject *table) { return table->key_table ? table->key_table->shape->words : 0; }
 
 size_t batch_bytes(TableObject *const *tables, int count) {
     size_t bytes = (size_t)count * (sizeof(Item) + sizeof(Item *));
@@ -22,7 +22,7 @@ void share_out(Batch *batch, void *memory) {
         TableObject *table = batch->tables[index];
         Item *item = batch->items + index; /* the rest is set where the item is read */
         size_t words = words_of(table);
-        item->shelf = table->shelf;
+        item->key_table = table->key_table;
         item->limits = table->terms->limits;
         item->old = next;
         item->new = next + words;
@@ -79,7 +79,7 @@ static TableObject *table_of(StoreObject *self, PyObject *check) {
 
 static bool ask_for(State *state, PyObject *check, const TableObject *table, Item *item) {
     PyObject *key = PyObject_GetAttr(check, state->key), *cost = key ? PyObject_GetAttr(check, state->cost) : NULL;
-    bool done = cost && hash_key(state, table->home->shelf, key, true, &item->hash) &&
+    bool done = cost && hash_key(state, table->home->key_table, key, true, &item->hash) &&
                 cost_from(state, cost, &item->cost);
     Py_XDECREF(key);
     Py_XDECREF(cost);
@@ -126,10 +126,10 @@ void drop_batch(Batch *batch) {
 static u64 changes_of(const Batch *batch, int from, int until) {
     u64 sum = 0;
     for (int index = from; index < until; index++) {
-        Shelf *shelf = batch->items[index].shelf;
-        if (shelf && !shelf->shape->shared) {
-            shelf->watched = true;
-            sum += changes_in(shelf);
+        KeyTable *key_table = batch->items[index].key_table;
+        if (key_table && !key_table->shape->shared) {
+            key_table->watched = true;
+            sum += changes_in(key_table);
         }
     }
     return sum;
@@ -139,9 +139,9 @@ int lock_items(Batch *batch, int from, int count) {
     int error, regions = lock_all(batch->items + from, count, batch->order, &error);
     if (!error)
         return regions;
-    const Shelf *shelf = batch->order[regions]->shelf; /* whose guard it is */
+    const KeyTable *key_table = batch->order[regions]->key_table; /* whose guard it is */
     unlock_all(batch->order, regions);
-    raise_unlockable(shelf, error);
+    raise_unlockable(key_table, error);
     return -1;
 }
 
@@ -174,8 +174,8 @@ static PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allow
         const Item *item = batch->items + index;
         const TermsObject *terms = batch->tables[index]->terms;
         u64 cost = (allowed && !peek) || !item->allowed ? item->cost : 0;
-        PyObject *decision = decision_from(terms, item->shelf ? evidence : &BOUNDLESS, item->allowed, now, cost);
-        if (item->shelf)
+        PyObject *decision = decision_from(terms, item->key_table ? evidence : &BOUNDLESS, item->allowed, now, cost);
+        if (item->key_table)
             evidence += terms->parts;
         if (!decision || PyTuple_SetItem(found, index, decision) < 0)
             Py_CLEAR(found);

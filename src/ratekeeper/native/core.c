@@ -11,16 +11,16 @@
 #define LIBRARY "libc"
 #endif
 
-/* learn(encode, whole_cost, to_micros, InvalidInput, Decision): keep what the core needs from Python.  The functions
+/* learn(encode, to_cost, to_micros, InvalidInput, Decision): keep what the core needs from Python.  The functions
  * handle keys, costs and times that are rare; Decision is the class in Python, for stores that are written in Python.
  */
 static PyObject *learn(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
-    PyObject *encode, *whole_cost, *to_micros, *invalid, *pure;
-    if (!PyArg_ParseTuple(args, "OOOOO:learn", &encode, &whole_cost, &to_micros, &invalid, &pure))
+    PyObject *encode, *to_cost, *to_micros, *invalid, *pure;
+    if (!PyArg_ParseTuple(args, "OOOOO:learn", &encode, &to_cost, &to_micros, &invalid, &pure))
         return NULL;
-    PyObject **places[] = {&state->encode, &state->whole_cost, &state->to_micros, &state->invalid, &state->pure};
-    PyObject *values[] = {encode, whole_cost, to_micros, invalid, pure};
+    PyObject **places[] = {&state->encode, &state->to_cost, &state->to_micros, &state->invalid, &state->pure};
+    PyObject *values[] = {encode, to_cost, to_micros, invalid, pure};
     for (int index = 0; index < 5; index++) {
         PyObject *before = *places[index];
         *places[index] = Py_NewRef(values[index]);
@@ -89,7 +89,7 @@ static PyObject *make_guards(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"decided", (PyCFunction)(void (*)(void))decided, METH_FASTCALL,
+    {"new_decision", (PyCFunction)(void (*)(void))python_decision, METH_FASTCALL,
      "Make a Decision from its evidence, for stores that are written in Python."},
     {"check_each", check_each, METH_VARARGS,
      "check_each(ways, subjects, times)\n--\n\nDecide prepared plans, each for its subject and at its own instant: a "
@@ -122,7 +122,7 @@ static int start(PyObject *module) {
     state->tuple_new = PyType_GetSlot(&PyTuple_Type, Py_tp_new);
     struct { PyTypeObject **place; PyType_Spec *spec; const char *name; } types[] = {
         {&state->terms_type, &terms_spec, NULL},       {&state->decision_type, &decision_spec, "Decision"},
-        {&state->shelf_type, &shelf_spec, "Shelf"},    {&state->table_type, &table_spec, "Table"},
+        {&state->key_table_type, &key_table_spec, "KeyTable"},    {&state->table_type, &table_spec, "Table"},
         {&state->store_type, &store_spec, "Store"},    {&state->prepared_type, &prepared_spec, "Prepared"},
         {&state->columns_type, &columns_spec, "Columns"},
         {&state->refusal_type, &refusal_spec, "Refusal"}, {&state->recall_type, &recall_spec, "Recall"},
@@ -151,7 +151,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
     Py_VISIT(state->terms_type);
     Py_VISIT(state->decision_type);
-    Py_VISIT(state->shelf_type);
+    Py_VISIT(state->key_table_type);
     Py_VISIT(state->table_type);
     Py_VISIT(state->store_type);
     Py_VISIT(state->prepared_type);
@@ -160,7 +160,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->recall_type);
     Py_VISIT(state->line_type);
     Py_VISIT(state->encode);
-    Py_VISIT(state->whole_cost);
+    Py_VISIT(state->to_cost);
     Py_VISIT(state->to_micros);
     Py_VISIT(state->invalid);
     Py_VISIT(state->pure);
@@ -170,7 +170,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
 static int clear(PyObject *module) {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->encode);
-    Py_CLEAR(state->whole_cost);
+    Py_CLEAR(state->to_cost);
     Py_CLEAR(state->to_micros);
     Py_CLEAR(state->invalid);
     Py_CLEAR(state->pure);
@@ -183,7 +183,7 @@ static void finish(void *module) {
     free_spares(state);
     Py_CLEAR(state->terms_type);
     Py_CLEAR(state->decision_type);
-    Py_CLEAR(state->shelf_type);
+    Py_CLEAR(state->key_table_type);
     Py_CLEAR(state->table_type);
     Py_CLEAR(state->store_type);
     Py_CLEAR(state->prepared_type);

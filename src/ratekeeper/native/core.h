@@ -25,9 +25,9 @@
 typedef struct DecisionObject DecisionObject;
 
 typedef struct {
-    PyTypeObject *terms_type, *decision_type, *shelf_type, *table_type, *store_type, *prepared_type, *columns_type;
+    PyTypeObject *terms_type, *decision_type, *key_table_type, *table_type, *store_type, *prepared_type, *columns_type;
     PyTypeObject *refusal_type, *recall_type, *line_type;
-    PyObject *encode, *whole_cost, *to_micros, *invalid; /* set by `learn` */
+    PyObject *encode, *to_cost, *to_micros, *invalid; /* set by `learn` */
     PyObject *pure;                                      /* the Decision in Python */
     PyObject *space, *key, *limit, *cost, *table, *recent, *seen; /* names */
     newfunc tuple_new;
@@ -61,17 +61,17 @@ struct DecisionObject {
 typedef struct {
     PyObject_HEAD
     State *state;
-    Shelf *shelf;
+    KeyTable *key_table;
     Py_buffer memory; /* of a shared one */
     bool shared;
-} ShelfObject;
+} KeyTableObject;
 
 typedef struct {
     PyObject_HEAD
     State *state;
     TermsObject *terms;
-    ShelfObject *home;
-    Shelf *shelf;    /* NULL: unlimited */
+    KeyTableObject *home;
+    KeyTable *key_table;    /* NULL: unlimited */
     PyObject *nanos; /* NULL: the machine's monotonic clock */
 } TableObject;
 
@@ -99,7 +99,7 @@ typedef struct {
     size_t bytes; /* of a batch */
 } PreparedObject;
 
-extern PyType_Spec terms_spec, decision_spec, shelf_spec, table_spec, store_spec, prepared_spec, columns_spec;
+extern PyType_Spec terms_spec, decision_spec, key_table_spec, table_spec, store_spec, prepared_spec, columns_spec;
 extern PyType_Spec refusal_spec, recall_spec, line_spec;
 
 static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
@@ -107,12 +107,12 @@ static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_
 TermsObject *terms_from(State *state, PyObject *limit);
 PyObject *state_to_python(const Item *item);
 bool hashes_are_keyed(void);
-bool hash_text(const Shelf *shelf, PyObject *key, u64 *hash);
-bool hash_other(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash);
+bool hash_text(const KeyTable *key_table, PyObject *key, u64 *hash);
+bool hash_other(State *state, const KeyTable *key_table, PyObject *key, bool encoded, u64 *hash);
 bool cost_from(State *state, PyObject *cost, u64 *number);
 bool read_nanos(State *state, PyObject *nanos, u64 *now);
 bool set_nanos(PyObject **place, PyObject *nanos);
-void raise_unlockable(const Shelf *shelf, int error);
+void raise_unlockable(const KeyTable *key_table, int error);
 PyObject *store_prepare(StoreObject *store, PyObject *rows);
 
 /* Hash a key; `encoded`: keys.encode has made it already, as for the checks of a plan.
@@ -120,22 +120,22 @@ PyObject *store_prepare(StoreObject *store, PyObject *rows);
  * A private table uses the interpreter's hash of a text, which is cached in the text.  That hashes the raw letters, of
  * one byte or more, so texts of different length may share it: the length is mixed in.
  */
-static inline bool hash_key(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash) {
+static inline bool hash_key(State *state, const KeyTable *key_table, PyObject *key, bool encoded, u64 *hash) {
     if (PyUnicode_CheckExact(key)) {
         Py_ssize_t letters = PyUnicode_GetLength(key);
         if (letters && (letters <= LONGEST_KEY || encoded)) {
-            if (!shelf->trusts_hash)
-                return hash_text(shelf, key, hash);
+            if (!key_table->trusts_hash)
+                return hash_text(key_table, key, hash);
             *hash = (u64)PyObject_Hash(key) ^ (u64)letters * 0x9E3779B97F4A7C15ULL;
             return true;
         }
     }
-    return hash_other(state, shelf, key, encoded, hash);
+    return hash_other(state, key_table, key, encoded, hash);
 }
 
 /* Decisions. */
 PyObject *decision_from(const TermsObject *terms, const Evidence *evidence, bool allowed, u64 now, u64 cost);
-PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *python_decision(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *terms_of(PyObject *module, PyObject *limit);
 PyObject *read_buckets(PyObject *module, PyObject *args);
 PyObject *refused_at(State *state, PyObject *evidence, u64 now);

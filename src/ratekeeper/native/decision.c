@@ -45,11 +45,11 @@ static PyObject *from_evidence(State *state, PyObject *evidence, u64 now, int al
     return (PyObject *)self;
 }
 
-/* decided(cls, evidence): a decision of a store that is written in Python. */
-PyObject *decided(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+/* new_decision(cls, evidence): a decision of a store that is written in Python. */
+PyObject *python_decision(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     State *state = PyModule_GetState(module);
     if (count != 2 || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != 5 || !state->pure) {
-        PyErr_SetString(PyExc_TypeError, "decided: expected Decision and (allowed, limit, state, now, cost)");
+        PyErr_SetString(PyExc_TypeError, "new_decision: expected Decision and (allowed, limit, state, now, cost)");
         return NULL;
     }
     return from_evidence(state, args[1], 0, PyObject_IsTrue(PyTuple_GetItem(args[1], 0)));

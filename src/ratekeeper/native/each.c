@@ -48,7 +48,7 @@ static i64 longest_delay(const Batch *batch, u64 now) {
     u64 longest = 0;
     for (int index = 0; index < batch->count; index++) {
         const Item *item = batch->items + index;
-        for (uint32_t each = 0; item->shelf && each < shape_in(item)->parts; each++, evidence++)
+        for (uint32_t each = 0; item->key_table && each < shape_in(item)->parts; each++, evidence++)
             if (item->limits[each].algorithm == LEAKY_BUCKET) {
                 u64 delay = leaky_bucket_delay(joined(evidence->word), now, item->limits + each, item->cost);
                 longest = delay > longest ? delay : longest;
@@ -60,9 +60,9 @@ static i64 longest_delay(const Batch *batch, u64 now) {
 /* Decide a plan of one limit on a table of this process, as Table.check does. */
 static bool decide_one(Batch *batch, u64 now) {
     Item *item = batch->items;
-    Region *region = region_of(item->shelf, item->hash);
+    Region *region = region_of(item->key_table, item->hash);
     spin_lock(&region->lock);
-    bool kept = check_private(item->shelf, place_of(item->shelf, item->hash), item->limits, now, item->cost, batch->evidence);
+    bool kept = check_private(item->key_table, place_of(item->key_table, item->hash), item->limits, now, item->cost, batch->evidence);
     spin_unlock(&region->lock);
     item->allowed = batch->evidence->allowed;
     if (!kept)
@@ -98,7 +98,7 @@ static void tell_refusal(const Batch *batch, u64 now, i64 place, i64 *told) {
     for (int index = 0; index < batch->count; index++) {
         const Item *item = batch->items + index;
         i64 wait = 0;
-        for (uint32_t each = 0; item->shelf && each < shape_in(item)->parts; each++, evidence++) {
+        for (uint32_t each = 0; item->key_table && each < shape_in(item)->parts; each++, evidence++) {
             i64 own = item->allowed ? 0 : retry_from(evidence, item->limits + each, now, item->cost);
             wait = own == NEVER || wait == NEVER ? NEVER : own > wait ? own : wait;
         }
@@ -119,8 +119,8 @@ static bool check_at(Slate *slate, PyObject *keys, u64 now, Py_ssize_t place, Fo
     PyObject *before = slate->keys;
     slate->keys = Py_NewRef(keys);
     Py_XDECREF(before);
-    const Shelf *shelf = batch->count == 1 ? batch->items->shelf : NULL;
-    if (shelf && !shelf->shape->shared && shelf->shape->parts == 1 ? !decide_one(batch, now) : !decide_all(batch, now))
+    const KeyTable *key_table = batch->count == 1 ? batch->items->key_table : NULL;
+    if (key_table && !key_table->shape->shared && key_table->shape->parts == 1 ? !decide_one(batch, now) : !decide_all(batch, now))
         return false;
     bool allowed = true;
     for (int index = 0; index < batch->count; index++)

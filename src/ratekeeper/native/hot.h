@@ -44,8 +44,8 @@ static inline bool decide_packed(const Shape *shape, const Limit *limit, u128 *s
 }
 
 /* The log of a private table: its slot holds the address of a block.  What was found once is not searched for again. */
-static inline bool check_log(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
-    const Part *part = shelf->shape->part;
+static inline bool check_log(KeyTable *key_table, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
+    const Part *part = key_table->shape->part;
     Slot *slot = find_packed(place);
     u64 words[1] = {slot ? slot->low : 0};
     Log log = log_view(part, words);
@@ -60,15 +60,15 @@ static inline bool check_log(Shelf *shelf, Place place, const Limit *limit, u64 
         return true;
     }
     if (used + cost > log.room) {
-        if (!reserve(shelf, words, now, limit, cost))
+        if (!reserve(key_table, words, now, limit, cost))
             return false;
         gone = 0; /* the larger block has only instants that still count */
         if (slot) {
             slot->low = words[0];
         } else {
-            i64 made = make_room(shelf, place, now, limit);
+            i64 made = make_room(key_table, place, now, limit);
             if (made < 0) {
-                free_blocks(shelf, words);
+                free_blocks(key_table, words);
                 return false;
             }
             slots_of(place.region)[made] = slot_with(place.print, words[0]);
@@ -83,11 +83,11 @@ static inline bool check_log(Shelf *shelf, Place place, const Limit *limit, u64 
 }
 
 /* A window that needs a wide slot is decided in place.  False only if out of memory. */
-static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
-    const Shape *shape = shelf->shape;
+static inline bool check_wide(KeyTable *key_table, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
+    const Shape *shape = key_table->shape;
     u64 fresh[2 + MOST_SLICES], *record = fresh;
     i64 slot = find(shape, place);
-    count_change(shelf);
+    count_change(key_table);
     if (slot >= 0)
         record = record_at(shape, place.region, (size_t)slot);
     else
@@ -95,7 +95,7 @@ static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64
     evidence->allowed = sliding_window_decide(record, now, limit, cost);
     window_evidence(record, now, limit, cost, evidence);
     if (slot < 0 && evidence->allowed) {
-        slot = make_room(shelf, place, now, limit);
+        slot = make_room(key_table, place, now, limit);
         if (slot < 0)
             return false;
         write_record(shape, place.region, (size_t)slot, place.print, fresh);
@@ -104,20 +104,20 @@ static inline bool check_wide(Shelf *shelf, Place place, const Limit *limit, u64
 }
 
 /* The caller has locked the region.  False only if out of memory. */
-static inline bool check_private(Shelf *shelf, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
+static inline bool check_private(KeyTable *key_table, Place place, const Limit *limit, u64 now, u64 cost, Evidence *evidence) {
     evidence->answered = false;
-    count_change(shelf);
+    count_change(key_table);
     if (limit->algorithm == SLIDING_LOG)
-        return check_log(shelf, place, limit, now, cost, evidence);
-    if (!shelf->shape->packed)
-        return check_wide(shelf, place, limit, now, cost, evidence);
+        return check_log(key_table, place, limit, now, cost, evidence);
+    if (!key_table->shape->packed)
+        return check_wide(key_table, place, limit, now, cost, evidence);
     Slot *slot = find_packed(place);
     u128 state = slot ? state_in(*slot) : 0;
-    bool allowed = decide_packed(shelf->shape, limit, &state, now, cost, evidence);
+    bool allowed = decide_packed(key_table->shape, limit, &state, now, cost, evidence);
     if (slot) {
         *slot = slot_with(place.print, state);
     } else if (allowed) {
-        i64 made = make_room(shelf, place, now, limit);
+        i64 made = make_room(key_table, place, now, limit);
         if (made < 0)
             return false;
         slots_of(place.region)[made] = slot_with(place.print, state);
@@ -130,7 +130,7 @@ static inline bool check_private(Shelf *shelf, Place place, const Limit *limit, 
  * The clock is read after the state, so no decision sees a state from its own future.  A refusal swaps the slot with
  * itself, which proves that both halves of what was read belong together.
  */
-static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
+static inline bool check_shared(KeyTable *key_table, Place place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
                                 Evidence *evidence) {
     evidence->answered = false;
     for (;;) {
@@ -143,26 +143,26 @@ static inline bool check_shared(Shelf *shelf, Place place, const Limit *limit, b
         if (by_machine)
             *now = machine_clock();
         u128 state = state_in(seen);
-        decide_packed(shelf->shape, limit, &state, *now, cost, evidence);
+        decide_packed(key_table->shape, limit, &state, *now, cost, evidence);
         if (swap_slot(slot, seen, slot_with(place.print, state)))
             return true;
     }
 }
 
 /* Decide a limit whose state is packed elsewhere, but wide on a machine without such swaps. */
-static __attribute__((noinline)) void decide_guarded(Shelf *shelf, const Place *place, size_t slot, const Limit *limit,
+static __attribute__((noinline)) void decide_guarded(KeyTable *key_table, const Place *place, size_t slot, const Limit *limit,
                                                      u64 now, u64 cost, u64 *words, Evidence *evidence) {
-    const Shape *shape = shelf->shape;
-    Item item = {.shelf = shelf, .limits = limit, .cost = cost, .place = *place, .slot = (i64)slot};
+    const Shape *shape = key_table->shape;
+    Item item = {.key_table = key_table, .limits = limit, .cost = cost, .place = *place, .slot = (i64)slot};
     bool allowed = decide_part(&item, shape->part, limit, words, now);
     put_shared(shape, place->region, slot, place->print, words);
     keep_evidence(&item, 0, words, now, cost, 0, allowed, evidence);
 }
 
 /* A key of a shared table with wide slots and one limit, under its guard.  False: take the slow path. */
-static inline bool check_guarded(Shelf *shelf, const Place *place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
+static inline bool check_guarded(KeyTable *key_table, const Place *place, const Limit *limit, bool by_machine, u64 *now, u64 cost,
                                  Evidence *evidence) {
-    const Shape *shape = shelf->shape;
+    const Shape *shape = key_table->shape;
     Region *region = place->region;
     if (lock_guard(shape, region))
         return false;
@@ -192,7 +192,7 @@ static inline bool check_guarded(Shelf *shelf, const Place *place, const Limit *
             window_evidence(words, *now, limit, cost, evidence);
         } else {
             copy_words(words, record, shape->words);
-            decide_guarded(shelf, place, (size_t)slot, limit, *now, cost, words, evidence);
+            decide_guarded(key_table, place, (size_t)slot, limit, *now, cost, words, evidence);
         }
     }
     unlock_guard(region);

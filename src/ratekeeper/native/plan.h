@@ -11,7 +11,7 @@
 #define MOST_PARTS 64
 
 typedef struct {
-    Shelf *shelf;        /* NULL: unlimited, without states */
+    KeyTable *key_table;        /* NULL: unlimited, without states */
     const Limit *limits; /* one for each part */
     u64 hash;
     u64 cost;
@@ -35,12 +35,12 @@ typedef struct {
     u64 word[3];
 } Evidence;
 
-static inline const Shape *shape_in(const Item *item) { return item->shelf->shape; }
+static inline const Shape *shape_in(const Item *item) { return item->key_table->shape; }
 
 /* All processes lock guards in one order, so two plans never wait for each other. */
 static inline bool comes_before(const Item *a, const Item *b) {
-    if (a->shelf->identity != b->shelf->identity)
-        return a->shelf->identity < b->shelf->identity;
+    if (a->key_table->identity != b->key_table->identity)
+        return a->key_table->identity < b->key_table->identity;
     return (uintptr_t)a->place.region < (uintptr_t)b->place.region;
 }
 
@@ -59,9 +59,9 @@ static inline int lock_all(Item *items, int count, Item **order, int *error) {
     *error = 0;
     for (int index = 0; index < count; index++) {
         Item *item = items + index;
-        if (!item->shelf)
+        if (!item->key_table)
             continue;
-        item->place.region = region_of(item->shelf, item->hash);
+        item->place.region = region_of(item->key_table, item->hash);
         if (!is_locked(item->place.region))
             continue;
         int at = regions;
@@ -102,12 +102,12 @@ static inline void read_item(Item *items, int index) {
     item->last = true;
     item->slot = -1;
     item->pending = 0;
-    if (!item->shelf)
+    if (!item->key_table)
         return;
     const Shape *shape = shape_in(item);
-    item->place = place_of(item->shelf, item->hash);
+    item->place = place_of(item->key_table, item->hash);
     for (int other = index - 1; other >= 0 && item->twin < 0; other--)
-        if (items[other].shelf == item->shelf && items[other].hash == item->hash)
+        if (items[other].key_table == item->key_table && items[other].hash == item->hash)
             item->twin = other;
     if (item->twin >= 0) {
         items[item->twin].last = false;
@@ -157,7 +157,7 @@ static inline bool decide_part(const Item *item, const Part *part, const Limit *
 static inline void decide_item(Item *items, int index, u64 now) {
     Item *item = items + index;
     item->allowed = true;
-    if (!item->shelf)
+    if (!item->key_table)
         return;
     const Shape *shape = shape_in(item);
     if (item->twin >= 0) {
@@ -250,9 +250,9 @@ static inline bool reserve_logs(Item *item, u64 now) {
         if (part->algorithm != SLIDING_LOG || part->ring)
             continue;
         u64 *words = item->new + part->offset;
-        if (!reserve(item->shelf, words, now, item->limits + each, item->pending + item->cost)) {
+        if (!reserve(item->key_table, words, now, item->limits + each, item->pending + item->cost)) {
             if (item->slot < 0)
-                free_blocks(item->shelf, item->new);
+                free_blocks(item->key_table, item->new);
             return false;
         }
         if (item->slot >= 0 && shape->packed)
@@ -279,10 +279,10 @@ static inline bool differs(const Item *item) {
 static inline bool write_item(Item *item, u64 now, u64 cost) {
     const Shape *shape = shape_in(item);
     Region *region = item->place.region;
-    count_change(item->shelf);
+    count_change(item->key_table);
     if (!shape->shared) {
         if (item->slot < 0) {
-            item->slot = make_room(item->shelf, place_in(region, item->place.print), now, item->limits);
+            item->slot = make_room(item->key_table, place_in(region, item->place.print), now, item->limits);
             if (item->slot < 0)
                 return false;
         }
@@ -306,7 +306,7 @@ static inline bool write_item(Item *item, u64 now, u64 cost) {
 
 /* Remove the busy mark of a slot that stays as it was. */
 static inline void leave_item(Item *item) {
-    if (item->shelf && item->twin < 0 && item->slot >= 0 && shape_in(item)->packed && item->place.region->guard) {
+    if (item->key_table && item->twin < 0 && item->slot >= 0 && shape_in(item)->packed && item->place.region->guard) {
         Slot *slot = slots_of(item->place.region) + item->slot, seen = read_slot(slot);
         if (is_busy(seen))
             make_idle(slot, (Slot){seen.high & ~BUSY, seen.low});
@@ -328,7 +328,7 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
     bool takes = all && !peek;
     for (int index = 0; index < count; index++) {
         Item *item = items + index;
-        if (!item->shelf)
+        if (!item->key_table)
             continue;
         u64 pending = item->pending + (takes ? item->cost : 0);
         u64 cost = takes || !item->allowed ? item->cost : 0;
@@ -339,19 +339,19 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
         }
     }
     for (int index = 0; takes && index < count; index++)
-        if (items[index].shelf && items[index].last)
+        if (items[index].key_table && items[index].last)
             done = done && reserve_logs(items + index, now);
     if (takes && done) {
         for (int fresh = 0; fresh < 2; fresh++) /* new keys last: in a full table they may evict one of the others */
             for (int index = 0; index < count; index++) {
                 Item *item = items + index;
-                if (item->shelf && item->last && (item->slot < 0) == fresh)
+                if (item->key_table && item->last && (item->slot < 0) == fresh)
                     done = write_item(item, now, item->pending + item->cost) && done;
             }
     } else if (!peek && done) { /* a refusal writes only repairs: of a state from the future, or above a lowered limit */
         for (int index = 0; index < count; index++) {
             Item *item = items + index;
-            if (!item->shelf || item->allowed || item->twin >= 0 || item->slot < 0)
+            if (!item->key_table || item->allowed || item->twin >= 0 || item->slot < 0)
                 continue;
             if (differs(item))
                 done = write_item(item, now, 0) && done;

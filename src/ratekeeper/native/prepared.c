@@ -82,14 +82,14 @@ bool hash_keys(const PreparedObject *self, PyObject *keys, PyObject *before, Ite
     PyObject *last = NULL;
     for (int index = 0; index < self->count; index++) {
         PyObject *key = PyTuple_GetItem(keys, index);
-        const Shelf *shelf = self->tables[index]->home->shelf;
+        const KeyTable *key_table = self->tables[index]->home->key_table;
         if (before && key == PyTuple_GetItem(before, index)) {
             last = key;
             continue;
         }
-        if (key == last && !memcmp(shelf->seed, self->tables[index - 1]->home->shelf->seed, sizeof(shelf->seed)))
+        if (key == last && !memcmp(key_table->seed, self->tables[index - 1]->home->key_table->seed, sizeof(key_table->seed)))
             items[index].hash = items[index - 1].hash;
-        else if (!hash_key(state, shelf, key, false, &items[index].hash))
+        else if (!hash_key(state, key_table, key, false, &items[index].hash))
             return false;
         items[index].cost = self->costs[index];
         last = key;

@@ -36,19 +36,19 @@ static inline bool make_shared(const Shape *shape, void *memory, uint32_t region
 }
 
 /* The first region whose guard is damaged, or -1. */
-static inline i64 damaged_region(const Shelf *shelf) {
-    for (uint32_t index = 0; index < shelf->regions; index++)
-        if (!is_sound(shelf->region[index].guard))
+static inline i64 damaged_region(const KeyTable *key_table) {
+    for (uint32_t index = 0; index < key_table->regions; index++)
+        if (!is_sound(key_table->region[index].guard))
             return index;
     return -1;
 }
 
-static inline Shelf *shared_shelf(Shape *shape, void *memory, uint32_t regions, uint32_t buckets, const u64 seed[2],
+static inline KeyTable *shared_key_table(Shape *shape, void *memory, uint32_t regions, uint32_t buckets, const u64 seed[2],
                                   u64 identity) {
-    Shelf *shelf = calloc(1, sizeof(Shelf));
+    KeyTable *key_table = calloc(1, sizeof(KeyTable));
     Region *region = new_regions(regions);
-    if (!shelf || !region) {
-        free(shelf);
+    if (!key_table || !region) {
+        free(key_table);
         drop_regions(region, regions);
         return NULL;
     }
@@ -56,13 +56,13 @@ static inline Shelf *shared_shelf(Shape *shape, void *memory, uint32_t regions, 
         char *start = (char *)memory + index * region_bytes(shape, buckets);
         region[index] = (Region){start + guard_bytes(shape), buckets, 0, (Guard *)start};
     }
-    shelf->shape = shape;
-    memcpy(shelf->seed, seed, sizeof(shelf->seed));
-    shelf->identity = identity;
-    shelf->regions = regions;
-    shelf->most_buckets = buckets;
-    shelf->region = region;
-    return shelf;
+    key_table->shape = shape;
+    memcpy(key_table->seed, seed, sizeof(key_table->seed));
+    key_table->identity = identity;
+    key_table->regions = regions;
+    key_table->most_buckets = buckets;
+    key_table->region = region;
+    return key_table;
 }
 
 /* The compiler must not move a write across this one: a killed process leaves its writes in their order. */

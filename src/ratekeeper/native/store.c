@@ -36,10 +36,10 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
         u64 now;
         int regions = open_items(self, &batch, index, index + 1, &now);
         if (regions >= 0) {
-            bool written = !item->shelf || change_item(item, change, now, taken_at == Py_None ? (i64)now : at, batch.evidence);
+            bool written = !item->key_table || change_item(item, change, now, taken_at == Py_None ? (i64)now : at, batch.evidence);
             unlock_all(batch.order, regions);
             if (written)
-                decision = decision_from(terms, item->shelf ? batch.evidence : &BOUNDLESS, true, now, 0);
+                decision = decision_from(terms, item->key_table ? batch.evidence : &BOUNDLESS, true, now, 0);
             else
                 PyErr_NoMemory();
         }
@@ -165,7 +165,7 @@ static PyObject *store_states(StoreObject *self, PyObject *plan) {
             Item *item = batch.items + index;
             if (item->twin >= 0)
                 item->old = batch.items[item->twin].old;
-            copies[index] = item->shelf ? copy_of(item) : NULL;
+            copies[index] = item->key_table ? copy_of(item) : NULL;
         }
         leave_all(batch.items, batch.count);
         unlock_all(batch.order, regions);
@@ -173,7 +173,7 @@ static PyObject *store_states(StoreObject *self, PyObject *plan) {
         for (int index = 0; index < batch.count; index++) {
             Item *item = batch.items + index;
             PyObject *own = NULL;
-            if (row && !item->shelf)
+            if (row && !item->key_table)
                 own = PyLong_FromLong(0);
             else if (row && copies[index])
                 own = record_to_python(batch.tables[index]->terms, shape_in(item), copies[index]);

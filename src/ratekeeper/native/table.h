@@ -57,7 +57,7 @@ typedef struct {
     u64 changes;        /* then writes are counted, so that the caller sees them */
     Region *region;
     Slab slab;
-} Shelf;
+} KeyTable;
 
 typedef struct {
     u64 print; /* the part of the key's hash that is stored in a slot; never 0 */
@@ -80,12 +80,12 @@ static inline Place place_in(Region *region, u64 print) {
     return place;
 }
 
-static inline Region *region_of(const Shelf *shelf, u64 hash) {
-    return shelf->region + ((hash >> 48) * shelf->regions >> 16);
+static inline Region *region_of(const KeyTable *key_table, u64 hash) {
+    return key_table->region + ((hash >> 48) * key_table->regions >> 16);
 }
 
-static inline Place place_of(const Shelf *shelf, u64 hash) {
-    return place_in(region_of(shelf, hash), print_of(shelf->shape, hash));
+static inline Place place_of(const KeyTable *key_table, u64 hash) {
+    return place_in(region_of(key_table, hash), print_of(key_table->shape, hash));
 }
 
 static inline Slot *slots_of(const Region *region) { return region->memory; }
@@ -127,20 +127,20 @@ static inline void spin_lock(uint32_t *lock) { (void)lock; }
 static inline void spin_unlock(uint32_t *lock) { (void)lock; }
 #endif
 
-static inline void count_change(Shelf *shelf) {
-    if (shelf->watched)
-        __atomic_add_fetch(&shelf->changes, 1, __ATOMIC_RELAXED);
+static inline void count_change(KeyTable *key_table) {
+    if (key_table->watched)
+        __atomic_add_fetch(&key_table->changes, 1, __ATOMIC_RELAXED);
 }
 
-static inline u64 changes_in(const Shelf *shelf) { return __atomic_load_n(&shelf->changes, __ATOMIC_RELAXED); }
+static inline u64 changes_in(const KeyTable *key_table) { return __atomic_load_n(&key_table->changes, __ATOMIC_RELAXED); }
 
-static inline Block *new_block(Shelf *shelf, u64 room) {
+static inline Block *new_block(KeyTable *key_table, u64 room) {
     Block *block = NULL;
-    u64 first = shelf->shape->first_ring, words = 2 + first;
+    u64 first = key_table->shape->first_ring, words = 2 + first;
     if (room != first) {
         block = malloc(sizeof(Block) + room * sizeof(u64));
     } else {
-        Slab *slab = &shelf->slab;
+        Slab *slab = &key_table->slab;
         spin_lock(&slab->lock);
         if (slab->spare) {
             block = (Block *)slab->spare;
@@ -166,15 +166,15 @@ static inline Block *new_block(Shelf *shelf, u64 room) {
     return block;
 }
 
-static inline void free_block(Shelf *shelf, Block *block) {
-    if (!block || block->room != shelf->shape->first_ring) {
+static inline void free_block(KeyTable *key_table, Block *block) {
+    if (!block || block->room != key_table->shape->first_ring) {
         free(block);
         return;
     }
-    spin_lock(&shelf->slab.lock);
-    *(u64 *)block = (u64)(uintptr_t)shelf->slab.spare;
-    shelf->slab.spare = (u64 *)block;
-    spin_unlock(&shelf->slab.lock);
+    spin_lock(&key_table->slab.lock);
+    *(u64 *)block = (u64)(uintptr_t)key_table->slab.spare;
+    key_table->slab.spare = (u64 *)block;
+    spin_unlock(&key_table->slab.lock);
 }
 
 static inline Slot *find_packed(Place place) {
@@ -220,11 +220,11 @@ static inline void read_record(const Shape *shape, const Region *region, size_t 
     }
 }
 
-static inline void free_blocks(Shelf *shelf, u64 *words) {
-    const Shape *shape = shelf->shape;
+static inline void free_blocks(KeyTable *key_table, u64 *words) {
+    const Shape *shape = key_table->shape;
     for (uint32_t index = 0; index < shape->parts; index++)
         if (shape->part[index].algorithm == SLIDING_LOG && !shape->part[index].ring)
-            free_block(shelf, (Block *)(uintptr_t)words[shape->part[index].offset]);
+            free_block(key_table, (Block *)(uintptr_t)words[shape->part[index].offset]);
 }
 
 static inline bool slot_taken(const Shape *shape, const Region *region, size_t slot) {
@@ -284,22 +284,22 @@ static inline void move_slot(const Shape *shape, Region *from, size_t slot, Regi
     }
 }
 
-static inline void drop_slot(Shelf *shelf, Region *region, size_t slot) {
+static inline void drop_slot(KeyTable *key_table, Region *region, size_t slot) {
     u64 words[3];
-    if (shelf->shape->packed) {
-        unpack(shelf->shape, state_in(slots_of(region)[slot]), words);
-        free_blocks(shelf, words);
+    if (key_table->shape->packed) {
+        unpack(key_table->shape, state_in(slots_of(region)[slot]), words);
+        free_blocks(key_table, words);
     } else {
-        free_blocks(shelf, record_at(shelf->shape, region, slot));
+        free_blocks(key_table, record_at(key_table->shape, region, slot));
     }
 }
 
 /* Empty the slots of expired keys. */
-static inline void sweep(Shelf *shelf, Region *region, u64 now, const Limit *limits) {
-    const Shape *shape = shelf->shape;
+static inline void sweep(KeyTable *key_table, Region *region, u64 now, const Limit *limits) {
+    const Shape *shape = key_table->shape;
     for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
         if (slot_taken(shape, region, slot) && !slot_debt(shape, region, slot, now, limits)) {
-            drop_slot(shelf, region, slot);
+            drop_slot(key_table, region, slot);
             if (shape->packed)
                 slots_of(region)[slot] = (Slot){0, 0};
             else
@@ -308,9 +308,9 @@ static inline void sweep(Shelf *shelf, Region *region, u64 now, const Limit *lim
 }
 
 /* Copy all keys into `larger`; false if a key would be evicted, and a still larger region is possible. */
-static inline bool move_all(Shelf *shelf, Region *region, Region *larger, u64 now, const Limit *limits) {
-    const Shape *shape = shelf->shape;
-    bool last = larger->buckets == shelf->most_buckets;
+static inline bool move_all(KeyTable *key_table, Region *region, Region *larger, u64 now, const Limit *limits) {
+    const Shape *shape = key_table->shape;
+    bool last = larger->buckets == key_table->most_buckets;
     for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++) {
         if (!slot_taken(shape, region, slot))
             continue;
@@ -320,27 +320,27 @@ static inline bool move_all(Shelf *shelf, Region *region, Region *larger, u64 no
         if (owed && !last)
             return false;
         if (owed)
-            drop_slot(shelf, larger, target);
+            drop_slot(key_table, larger, target);
         move_slot(shape, region, slot, larger, target);
     }
     return true;
 }
 
 /* Make a private region a quarter larger, or more if needed, and drop expired keys. */
-static inline bool grow(Shelf *shelf, Region *region, u64 now, const Limit *limits) {
-    const Shape *shape = shelf->shape;
+static inline bool grow(KeyTable *key_table, Region *region, u64 now, const Limit *limits) {
+    const Shape *shape = key_table->shape;
     Region larger = {region->memory, region->buckets, 0, NULL};
-    sweep(shelf, region, now, limits);
+    sweep(key_table, region, now, limits);
     do {
         larger.buckets += larger.buckets / 4 + 1;
-        if (larger.buckets > shelf->most_buckets)
-            larger.buckets = shelf->most_buckets;
+        if (larger.buckets > key_table->most_buckets)
+            larger.buckets = key_table->most_buckets;
         if (larger.memory != region->memory)
             free(larger.memory);
         larger.memory = room_for(shape, larger.buckets);
         if (!larger.memory)
             return false;
-    } while (!move_all(shelf, region, &larger, now, limits));
+    } while (!move_all(key_table, region, &larger, now, limits));
     free(region->memory);
     region->memory = larger.memory;
     region->buckets = larger.buckets;
@@ -348,19 +348,19 @@ static inline bool grow(Shelf *shelf, Region *region, u64 now, const Limit *limi
 }
 
 /* An empty slot of a private table for a new key; -1 if out of memory. */
-static inline i64 make_room(Shelf *shelf, Place place, u64 now, const Limit *limits) {
-    const Shape *shape = shelf->shape;
+static inline i64 make_room(KeyTable *key_table, Place place, u64 now, const Limit *limits) {
+    const Shape *shape = key_table->shape;
     for (;;) {
         if (place.region->memory) {
             u128 owed;
             size_t slot = choose(shape, place, now, limits, &owed);
-            if (!owed || place.region->buckets >= shelf->most_buckets) {
+            if (!owed || place.region->buckets >= key_table->most_buckets) {
                 if (slot_taken(shape, place.region, slot))
-                    drop_slot(shelf, place.region, slot);
+                    drop_slot(key_table, place.region, slot);
                 return (i64)slot;
             }
         }
-        if (!grow(shelf, place.region, now, limits))
+        if (!grow(key_table, place.region, now, limits))
             return -1;
         place = place_in(place.region, place.print);
     }
@@ -376,7 +376,7 @@ static inline void write_record(const Shape *shape, Region *region, size_t slot,
 }
 
 /* Make room in the log of a private part for `cost` more units; false if out of memory. */
-static inline bool reserve(Shelf *shelf, u64 *words, u64 now, const Limit *limit, u64 cost) {
+static inline bool reserve(KeyTable *key_table, u64 *words, u64 now, const Limit *limit, u64 cost) {
     Block *block = (Block *)(uintptr_t)words[0];
     u64 used = 0;
     if (block) {
@@ -386,11 +386,11 @@ static inline bool reserve(Shelf *shelf, u64 *words, u64 now, const Limit *limit
     u64 needed = used + cost;
     if (block && needed <= block->room)
         return true;
-    u64 room = block ? block->room + block->room / 2 : shelf->shape->first_ring;
+    u64 room = block ? block->room + block->room / 2 : key_table->shape->first_ring;
     room = room < needed ? needed : room;
     if (block && needed <= limit->count && room > limit->count)
         room = limit->count;
-    Block *larger = new_block(shelf, room);
+    Block *larger = new_block(key_table, room);
     if (!larger)
         return false;
     larger->head = used;
@@ -399,7 +399,7 @@ static inline bool reserve(Shelf *shelf, u64 *words, u64 now, const Limit *limit
         u64 gone = log_length(&log) - used;
         for (u64 index = 0; index < used; index++)
             larger->ring[index] = *log_at(&log, gone + index);
-        free_block(shelf, block);
+        free_block(key_table, block);
     }
     words[0] = (u64)(uintptr_t)larger;
     return true;
@@ -416,31 +416,31 @@ static inline uint32_t buckets_for(u64 max_keys) {
     return (uint32_t)(buckets < 2 ? 2 : buckets);
 }
 
-static inline void forget_all(Shelf *shelf) {
-    for (uint32_t index = 0; index < shelf->regions; index++) /* all before the first is emptied: their logs share pieces */
-        spin_lock(&shelf->region[index].lock);
-    for (uint32_t index = 0; index < shelf->regions; index++) {
-        Region *region = shelf->region + index;
+static inline void forget_all(KeyTable *key_table) {
+    for (uint32_t index = 0; index < key_table->regions; index++) /* all before the first is emptied: their logs share pieces */
+        spin_lock(&key_table->region[index].lock);
+    for (uint32_t index = 0; index < key_table->regions; index++) {
+        Region *region = key_table->region + index;
         if (!region->memory)
             continue;
         for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
-            if (slot_taken(shelf->shape, region, slot))
-                drop_slot(shelf, region, slot);
+            if (slot_taken(key_table->shape, region, slot))
+                drop_slot(key_table, region, slot);
         free(region->memory);
         region->memory = NULL;
         region->buckets = 0;
     }
-    spin_lock(&shelf->slab.lock);
-    while (shelf->slab.pieces) {
-        Piece *next = shelf->slab.pieces->next;
-        free(shelf->slab.pieces);
-        shelf->slab.pieces = next;
+    spin_lock(&key_table->slab.lock);
+    while (key_table->slab.pieces) {
+        Piece *next = key_table->slab.pieces->next;
+        free(key_table->slab.pieces);
+        key_table->slab.pieces = next;
     }
-    shelf->slab.spare = NULL;
-    shelf->slab.used = 0;
-    spin_unlock(&shelf->slab.lock);
-    for (uint32_t index = 0; index < shelf->regions; index++)
-        spin_unlock(&shelf->region[index].lock);
+    key_table->slab.spare = NULL;
+    key_table->slab.used = 0;
+    spin_unlock(&key_table->slab.lock);
+    for (uint32_t index = 0; index < key_table->regions; index++)
+        spin_unlock(&key_table->region[index].lock);
 }
 
 /* Empty regions cost no memory, as most tables stay far below their bound. */
@@ -460,29 +460,29 @@ static inline void drop_regions(Region *region, uint32_t count) {
         munmap(region, count * sizeof(Region));
 }
 
-static inline void drop_shelf(Shelf *shelf) {
-    if (!shelf->shape->shared)
-        forget_all(shelf);
-    drop_regions(shelf->region, shelf->regions);
-    free(shelf->shape);
-    free(shelf->name);
-    free(shelf);
+static inline void drop_key_table(KeyTable *key_table) {
+    if (!key_table->shape->shared)
+        forget_all(key_table);
+    drop_regions(key_table->region, key_table->regions);
+    free(key_table->shape);
+    free(key_table->name);
+    free(key_table);
 }
 
-static inline Shelf *private_shelf(Shape *shape, u64 max_keys, const u64 seed[2]) {
-    Shelf *shelf = calloc(1, sizeof(Shelf));
+static inline KeyTable *private_key_table(Shape *shape, u64 max_keys, const u64 seed[2]) {
+    KeyTable *key_table = calloc(1, sizeof(KeyTable));
     Region *region = new_regions(regions_for(max_keys));
-    if (!shelf || !region) {
-        free(shelf);
+    if (!key_table || !region) {
+        free(key_table);
         drop_regions(region, regions_for(max_keys));
         return NULL;
     }
-    shelf->shape = shape;
-    memcpy(shelf->seed, seed, sizeof(shelf->seed));
-    shelf->regions = regions_for(max_keys);
-    shelf->most_buckets = buckets_for(max_keys);
-    shelf->region = region;
-    return shelf;
+    key_table->shape = shape;
+    memcpy(key_table->seed, seed, sizeof(key_table->seed));
+    key_table->regions = regions_for(max_keys);
+    key_table->most_buckets = buckets_for(max_keys);
+    key_table->region = region;
+    return key_table;
 }
 
 #endif

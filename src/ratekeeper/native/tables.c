@@ -1,4 +1,4 @@
-/* Shelf: the states of a limit.  Table: `check` on them, the hot path. */
+/* KeyTable: the states of a limit.  Table: `check` on them, the hot path. */
 #include "core.h"
 
 static bool shapes_agree(const Shape *a, const Shape *b) {
@@ -21,8 +21,8 @@ static Shape *shape_for(const TermsObject *terms, bool shared) {
 }
 
 /* The guard of a region could not be locked. */
-void raise_unlockable(const Shelf *shelf, int error) {
-    const char *name = shelf->name ? shelf->name : "", *state = "is damaged";
+void raise_unlockable(const KeyTable *key_table, int error) {
+    const char *name = key_table->name ? key_table->name : "", *state = "is damaged";
     if (error == ETIMEDOUT)
         state = "stays locked, by a stopped process or because it is damaged";
     PyObject *why = PyUnicode_FromFormat(
@@ -42,15 +42,15 @@ void raise_unlockable(const Shelf *shelf, int error) {
     Py_XDECREF(why);
 }
 
-/* Shelf(limit, max_keys, seed, memory=None, identity=0, name="") */
-static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+/* KeyTable(limit, max_keys, seed, memory=None, identity=0, name="") */
+static PyObject *key_table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"limit", "max_keys", "seed", "memory", "identity", "name", NULL};
     State *state = PyType_GetModuleState(type);
     PyObject *limit, *memory = Py_None;
     unsigned long long max_keys, identity = 0;
     const char *name = "";
     Py_buffer seed;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OKy*|OKs:Shelf", names, &limit, &max_keys, &seed, &memory,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OKy*|OKs:KeyTable", names, &limit, &max_keys, &seed, &memory,
                                      &identity, &name))
         return NULL;
     u64 words[2];
@@ -59,19 +59,19 @@ static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         memcpy(words, seed.buf, sizeof(words));
     PyBuffer_Release(&seed);
     if (!well) {
-        PyErr_SetString(PyExc_ValueError, "Shelf: expected a seed of 16 bytes and at least one key");
+        PyErr_SetString(PyExc_ValueError, "KeyTable: expected a seed of 16 bytes and at least one key");
         return NULL;
     }
     TermsObject *terms = terms_from(state, limit);
     if (!terms)
         return NULL;
-    ShelfObject *self = PyObject_New(ShelfObject, type);
+    KeyTableObject *self = PyObject_New(KeyTableObject, type);
     if (!self) {
         Py_DECREF(terms);
         return NULL;
     }
     self->state = state;
-    self->shelf = NULL;
+    self->key_table = NULL;
     self->shared = false;
     bool shared = memory != Py_None;
     Shape *shape = shape_for(terms, shared);
@@ -79,9 +79,9 @@ static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     if (!shape)
         goto failed;
     if (!shared) {
-        self->shelf = private_shelf(shape, max_keys, words);
-        if (self->shelf)
-            self->shelf->trusts_hash = state->keyed;
+        self->key_table = private_key_table(shape, max_keys, words);
+        if (self->key_table)
+            self->key_table->trusts_hash = state->keyed;
     } else {
         if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0) {
             free(shape);
@@ -90,22 +90,22 @@ static PyObject *shelf_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         self->shared = true;
         size_t needed = shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys));
         if ((size_t)self->memory.len < needed || (uintptr_t)self->memory.buf % LINE) {
-            PyErr_Format(PyExc_ValueError, "Shelf: expected %zu bytes of memory, got %zd", needed, self->memory.len);
+            PyErr_Format(PyExc_ValueError, "KeyTable: expected %zu bytes of memory, got %zd", needed, self->memory.len);
             free(shape);
             goto failed;
         }
-        self->shelf = shared_shelf(shape, self->memory.buf, regions_for(max_keys), buckets_for(max_keys), words, identity);
+        self->key_table = shared_key_table(shape, self->memory.buf, regions_for(max_keys), buckets_for(max_keys), words, identity);
     }
-    if (!self->shelf) {
+    if (!self->key_table) {
         free(shape);
         PyErr_NoMemory();
         goto failed;
     }
     if (shared) {
-        self->shelf->name = strdup(name);
-        i64 damaged = damaged_region(self->shelf);
+        self->key_table->name = strdup(name);
+        i64 damaged = damaged_region(self->key_table);
         if (damaged >= 0) {
-            PyErr_Format(PyExc_ValueError, "Shelf: expected a sound guard, got a damaged one in region %lld", damaged);
+            PyErr_Format(PyExc_ValueError, "KeyTable: expected a sound guard, got a damaged one in region %lld", damaged);
             goto failed;
         }
     }
@@ -115,31 +115,31 @@ failed:
     return NULL;
 }
 
-static void shelf_free(ShelfObject *self) {
+static void key_table_free(KeyTableObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
-    if (self->shelf)
-        drop_shelf(self->shelf);
+    if (self->key_table)
+        drop_key_table(self->key_table);
     if (self->shared)
         PyBuffer_Release(&self->memory);
     PyObject_Free(self);
     Py_DECREF(type);
 }
 
-static PyObject *shelf_clear(ShelfObject *self, PyObject *unused) {
-    Shelf *shelf = self->shelf;
-    if (!shelf->shape->shared) {
-        forget_all(shelf);
+static PyObject *key_table_clear(KeyTableObject *self, PyObject *unused) {
+    KeyTable *key_table = self->key_table;
+    if (!key_table->shape->shared) {
+        forget_all(key_table);
         Py_RETURN_NONE;
     }
-    for (uint32_t index = 0; index < shelf->regions; index++) {
-        Region *region = shelf->region + index;
-        int error = lock_guard(shelf->shape, region);
+    for (uint32_t index = 0; index < key_table->regions; index++) {
+        Region *region = key_table->region + index;
+        int error = lock_guard(key_table->shape, region);
         if (error) {
-            raise_unlockable(shelf, error);
+            raise_unlockable(key_table, error);
             return NULL;
         }
         for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++) {
-            if (shelf->shape->packed)
+            if (key_table->shape->packed)
                 make_idle(slots_of(region) + slot, (Slot){0, 0});
             else
                 marks_of(region)[slot] = 0;
@@ -149,67 +149,67 @@ static PyObject *shelf_clear(ShelfObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-static PyObject *shelf_keys(ShelfObject *self, void *unused) {
+static PyObject *key_table_keys(KeyTableObject *self, void *unused) {
     u64 found = 0;
-    for (uint32_t index = 0; index < self->shelf->regions; index++) {
-        Region *region = self->shelf->region + index;
+    for (uint32_t index = 0; index < self->key_table->regions; index++) {
+        Region *region = self->key_table->region + index;
         spin_lock(&region->lock);
         for (size_t slot = 0; slot < (size_t)region->buckets * BUCKET; slot++)
-            found += slot_taken(self->shelf->shape, region, slot);
+            found += slot_taken(self->key_table->shape, region, slot);
         spin_unlock(&region->lock);
     }
     return PyLong_FromUnsignedLongLong(found);
 }
 
-static PyObject *shelf_slots(ShelfObject *self, void *unused) {
+static PyObject *key_table_slots(KeyTableObject *self, void *unused) {
     u64 found = 0;
-    for (uint32_t index = 0; index < self->shelf->regions; index++)
-        found += (u64)self->shelf->region[index].buckets * BUCKET;
+    for (uint32_t index = 0; index < self->key_table->regions; index++)
+        found += (u64)self->key_table->region[index].buckets * BUCKET;
     return PyLong_FromUnsignedLongLong(found);
 }
 
-static PyObject *shelf_slot_bytes(ShelfObject *self, void *unused) {
-    return PyLong_FromSize_t(slot_bytes(self->shelf->shape));
+static PyObject *key_table_slot_bytes(KeyTableObject *self, void *unused) {
+    return PyLong_FromSize_t(slot_bytes(self->key_table->shape));
 }
 
-static PyMethodDef shelf_methods[] = {
-    {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "clear($self, /)\n--\n\nForget all keys."}, {NULL, NULL, 0, NULL}};
+static PyMethodDef key_table_methods[] = {
+    {"clear", (PyCFunction)key_table_clear, METH_NOARGS, "clear($self, /)\n--\n\nForget all keys."}, {NULL, NULL, 0, NULL}};
 
-static PyGetSetDef shelf_getset[] = {
-    {"keys", (getter)shelf_keys, NULL, "How many slots hold a key, expired or not.", NULL},
-    {"slots", (getter)shelf_slots, NULL, "How many slots there are now.", NULL},
-    {"slot_bytes", (getter)shelf_slot_bytes, NULL, "The size of a slot.", NULL},
+static PyGetSetDef key_table_getset[] = {
+    {"keys", (getter)key_table_keys, NULL, "How many slots hold a key, expired or not.", NULL},
+    {"slots", (getter)key_table_slots, NULL, "How many slots there are now.", NULL},
+    {"slot_bytes", (getter)key_table_slot_bytes, NULL, "The size of a slot.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
-static PyType_Slot shelf_type_slots[] = {
-    {Py_tp_doc, "Shelf(limit, max_keys, seed, memory=None, identity=0)\n--\n\nThe states of all keys, for limits whose "
+static PyType_Slot key_table_type_slots[] = {
+    {Py_tp_doc, "KeyTable(limit, max_keys, seed, memory=None, identity=0)\n--\n\nThe states of all keys, for limits whose "
                 "states have the same layout."},
-    {Py_tp_new, shelf_new},
-    {Py_tp_dealloc, shelf_free},
-    {Py_tp_methods, shelf_methods},
-    {Py_tp_getset, shelf_getset},
+    {Py_tp_new, key_table_new},
+    {Py_tp_dealloc, key_table_free},
+    {Py_tp_methods, key_table_methods},
+    {Py_tp_getset, key_table_getset},
     {0, NULL}};
 
-PyType_Spec shelf_spec = {"ratekeeper.native.core.Shelf", sizeof(ShelfObject), 0,
-                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, shelf_type_slots};
+PyType_Spec key_table_spec = {"ratekeeper.native.core.KeyTable", sizeof(KeyTableObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, key_table_type_slots};
 
-/* Table(shelf, limit, nanos=None) */
+/* Table(key_table, limit, nanos=None) */
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"shelf", "limit", "nanos", NULL};
+    static char *names[] = {"key_table", "limit", "nanos", NULL};
     State *state = PyType_GetModuleState(type);
-    ShelfObject *home;
+    KeyTableObject *home;
     PyObject *limit, *nanos = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O|O:Table", names, state->shelf_type, &home, &limit, &nanos))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O|O:Table", names, state->key_table_type, &home, &limit, &nanos))
         return NULL;
     TermsObject *terms = terms_from(state, limit);
     if (!terms)
         return NULL;
     Shape *shape = shape_for(terms, home->shared);
-    bool agree = shape && shapes_agree(shape, home->shelf->shape);
+    bool agree = shape && shapes_agree(shape, home->key_table->shape);
     free(shape);
     if (!agree) {
         if (!PyErr_Occurred())
-            PyErr_Format(PyExc_ValueError, "Table: expected a limit whose states the shelf can hold, got %S", limit);
+            PyErr_Format(PyExc_ValueError, "Table: expected a limit whose states the key_table can hold, got %S", limit);
         Py_DECREF(terms);
         return NULL;
     }
@@ -221,14 +221,14 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     }
     self->state = state;
     self->terms = terms;
-    self->home = (ShelfObject *)Py_NewRef((PyObject *)home);
-    self->shelf = terms->limits->algorithm == UNLIMITED && terms->parts == 1 ? NULL : home->shelf;
+    self->home = (KeyTableObject *)Py_NewRef((PyObject *)home);
+    self->key_table = terms->limits->algorithm == UNLIMITED && terms->parts == 1 ? NULL : home->key_table;
     if (!set_nanos(&self->nanos, nanos)) {
         Py_DECREF(self);
         return NULL;
     }
     if (self->nanos)
-        home->shelf->watched = true;
+        home->key_table->watched = true;
     return (PyObject *)self;
 }
 
@@ -278,14 +278,14 @@ static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, 
 static PyObject *check_one(TableObject *self, u64 hash, u64 cost) {
     State *state = self->state;
     TermsObject *terms = self->terms;
-    Shelf *shelf = self->shelf;
+    KeyTable *key_table = self->key_table;
     u64 few[128], *words = few;
     Evidence some[8], *evidence = some;
-    Item item = {.shelf = shelf, .limits = terms->limits, .hash = hash, .cost = cost}, *order[1];
+    Item item = {.key_table = key_table, .limits = terms->limits, .hash = hash, .cost = cost}, *order[1];
     u64 now;
     PyObject *found = NULL;
-    if (shelf->shape->words > 64)
-        words = PyMem_Malloc(2 * (size_t)shelf->shape->words * sizeof(u64));
+    if (key_table->shape->words > 64)
+        words = PyMem_Malloc(2 * (size_t)key_table->shape->words * sizeof(u64));
     if (terms->parts > 8)
         evidence = PyMem_Malloc(terms->parts * sizeof(Evidence));
     if (!words || !evidence) {
@@ -293,18 +293,18 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost) {
         goto done;
     }
     item.old = words;
-    item.new = words + shelf->shape->words;
+    item.new = words + key_table->shape->words;
     for (int look = 1;; look++) {
-        u64 seen = changes_in(shelf);
+        u64 seen = changes_in(key_table);
         int error;
         if (self->nanos && !read_nanos(state, self->nanos, &now))
             goto done;
         int regions = lock_all(&item, 1, order, &error);
         if (error) {
-            raise_unlockable(shelf, error);
+            raise_unlockable(key_table, error);
             goto done;
         }
-        bool changed = self->nanos && !shelf->shape->shared && seen != changes_in(shelf) && look < MOST_LOOKS;
+        bool changed = self->nanos && !key_table->shape->shared && seen != changes_in(key_table) && look < MOST_LOOKS;
         bool written = true;
         if (!changed) {
             read_item(&item, 0);
@@ -342,11 +342,11 @@ static PyObject *decide_unlimited(TableObject *self, u64 cost) {
  */
 static bool lock_after_clock(TableObject *self, Region *region, u64 *now) {
     for (int look = 1;; look++) {
-        u64 seen = changes_in(self->shelf);
+        u64 seen = changes_in(self->key_table);
         if (!read_nanos(self->state, self->nanos, now))
             return false;
         spin_lock(&region->lock);
-        if (seen == changes_in(self->shelf) || look == MOST_LOOKS)
+        if (seen == changes_in(self->key_table) || look == MOST_LOOKS)
             return true;
         spin_unlock(&region->lock);
     }
@@ -355,42 +355,42 @@ static bool lock_after_clock(TableObject *self, Region *region, u64 *now) {
 static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     PyObject *key, *price = NULL;
     State *state = self->state;
-    Shelf *shelf = self->shelf;
+    KeyTable *key_table = self->key_table;
     u64 hash, cost = 1, now = 0;
     if (__builtin_expect(!names && (count == 1 || count == 2), 1)) {
         key = args[0];
         price = count == 2 ? args[1] : NULL;
     } else if (!arguments(args, count, names, &key, &price))
         return NULL;
-    if (!hash_key(state, self->home->shelf, key, false, &hash) || (price && !cost_from(state, price, &cost)))
+    if (!hash_key(state, self->home->key_table, key, false, &hash) || (price && !cost_from(state, price, &cost)))
         return NULL;
-    if (!shelf)
+    if (!key_table)
         return decide_unlimited(self, cost);
-    const Shape *shape = shelf->shape;
+    const Shape *shape = key_table->shape;
     if (shape->parts > 1)
         return check_one(self, hash, cost);
     DecisionObject *decision = new_decision(state, self->terms);
     if (!decision)
         return NULL;
     if (!shape->shared) {
-        Region *region = region_of(shelf, hash);
+        Region *region = region_of(key_table, hash);
         Place place;
         if (__builtin_expect(self->nanos == NULL, 1)) {
             spin_lock(&region->lock);
-            place = place_of(shelf, hash);
+            place = place_of(key_table, hash);
             fetch_early(shape, place); /* memory is loaded while the clock is read */
             now = machine_clock();
         } else {
 #ifndef RATEKEEPER_LOCKED
-            fetch_early(shape, place_of(shelf, hash));
+            fetch_early(shape, place_of(key_table, hash));
 #endif
             if (!lock_after_clock(self, region, &now)) {
                 Py_DECREF(decision);
                 return NULL;
             }
-            place = place_of(shelf, hash); /* the region may have grown meanwhile */
+            place = place_of(key_table, hash); /* the region may have grown meanwhile */
         }
-        bool written = check_private(shelf, place, self->terms->limits, now, cost, &decision->evidence);
+        bool written = check_private(key_table, place, self->terms->limits, now, cost, &decision->evidence);
         spin_unlock(&region->lock);
         if (!written) {
             Py_DECREF(decision);
@@ -402,11 +402,11 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
             return NULL;
         }
         bool by_machine = !self->nanos;
-        Place place = place_of(shelf, hash);
+        Place place = place_of(key_table, hash);
         const Limit *limit = self->terms->limits;
         Evidence *evidence = &decision->evidence;
-        if (shape->packed ? !check_shared(shelf, place, limit, by_machine, &now, cost, evidence)
-                          : !check_guarded(shelf, &place, limit, by_machine, &now, cost, evidence)) {
+        if (shape->packed ? !check_shared(key_table, place, limit, by_machine, &now, cost, evidence)
+                          : !check_guarded(key_table, &place, limit, by_machine, &now, cost, evidence)) {
             Py_DECREF(decision);
             return check_one(self, hash, cost);
         }
@@ -417,7 +417,7 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
 }
 
 static PyObject *get_limit(TableObject *self, void *unused) { return Py_NewRef(self->terms->limit); }
-static PyObject *get_shelf(TableObject *self, void *unused) { return Py_NewRef((PyObject *)self->home); }
+static PyObject *get_key_table(TableObject *self, void *unused) { return Py_NewRef((PyObject *)self->home); }
 
 static PyObject *get_nanos(TableObject *self, void *unused) {
     return Py_NewRef(self->nanos ? self->nanos : Py_None);
@@ -427,7 +427,7 @@ static int put_nanos(TableObject *self, PyObject *nanos, void *unused) {
     if (!set_nanos(&self->nanos, nanos))
         return -1;
     if (self->nanos)
-        self->home->shelf->watched = true;
+        self->home->key_table->watched = true;
     return 0;
 }
 
@@ -440,13 +440,13 @@ static PyMethodDef table_methods[] = {
 
 static PyGetSetDef table_getset[] = {
     {"limit", (getter)get_limit, NULL, "The limit, or the set of limits.", NULL},
-    {"shelf", (getter)get_shelf, NULL, "The states.", NULL},
+    {"key_table", (getter)get_key_table, NULL, "The states.", NULL},
     {"nanos", (getter)get_nanos, (setter)put_nanos,
      "The clock: a function that returns nanoseconds, or None for the machine's clock.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot table_slots[] = {
-    {Py_tp_doc, "Table(shelf, limit, nanos=None)\n--\n\nThe states of one limit, or of several that are decided as one."},
+    {Py_tp_doc, "Table(key_table, limit, nanos=None)\n--\n\nThe states of one limit, or of several that are decided as one."},
     {Py_tp_new, table_new},
     {Py_tp_dealloc, table_free},
     {Py_tp_traverse, table_traverse},

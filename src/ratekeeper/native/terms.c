@@ -128,11 +128,11 @@ bool hashes_are_keyed(void) {
     return keyed;
 }
 
-bool hash_text(const Shelf *shelf, PyObject *key, u64 *hash) {
+bool hash_text(const KeyTable *key_table, PyObject *key, u64 *hash) {
     Py_ssize_t size;
     const char *text = PyUnicode_AsUTF8AndSize(key, &size);
     if (text) {
-        *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
+        *hash = siphash(key_table->seed, TEXT, text, (size_t)size);
         return true;
     }
     PyErr_Clear(); /* lone surrogates: encode as keys.wire does */
@@ -140,12 +140,12 @@ bool hash_text(const Shelf *shelf, PyObject *key, u64 *hash) {
     if (!made)
         return false;
     PyBytes_AsStringAndSize(made, (char **)&text, &size);
-    *hash = siphash(shelf->seed, TEXT, text, (size_t)size);
+    *hash = siphash(key_table->seed, TEXT, text, (size_t)size);
     Py_DECREF(made);
     return true;
 }
 
-bool hash_other(State *state, const Shelf *shelf, PyObject *key, bool encoded, u64 *hash) {
+bool hash_other(State *state, const KeyTable *key_table, PyObject *key, bool encoded, u64 *hash) {
     PyObject *made = NULL;
     if (!encoded || !PyBytes_CheckExact(key)) {
         if (encoded && !PyUnicode_CheckExact(key)) {
@@ -156,7 +156,7 @@ bool hash_other(State *state, const Shelf *shelf, PyObject *key, bool encoded, u
         if (!made)
             return false;
         if (!PyBytes_CheckExact(made)) {
-            bool done = hash_key(state, shelf, made, true, hash);
+            bool done = hash_key(state, key_table, made, true, hash);
             Py_DECREF(made);
             return done;
         }
@@ -165,7 +165,7 @@ bool hash_other(State *state, const Shelf *shelf, PyObject *key, bool encoded, u
     char *bytes;
     Py_ssize_t size;
     PyBytes_AsStringAndSize(key, &bytes, &size);
-    *hash = siphash(shelf->seed, 0, bytes, (size_t)size);
+    *hash = siphash(key_table->seed, 0, bytes, (size_t)size);
     Py_XDECREF(made);
     return true;
 }
@@ -179,7 +179,7 @@ bool cost_from(State *state, PyObject *cost, u64 *number) {
             return true;
         }
     }
-    PyObject *whole = PyObject_CallFunctionObjArgs(state->whole_cost, cost, NULL);
+    PyObject *whole = PyObject_CallFunctionObjArgs(state->to_cost, cost, NULL);
     if (!whole)
         return false;
     *number = PyLong_AsUnsignedLongLong(whole);

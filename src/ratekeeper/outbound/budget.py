@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.decision import binding, longest_wait
 from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.flow.acquire import acquire_plan
@@ -96,7 +96,7 @@ class BudgetLevel:
                     f"{unit}: expected a unit of this budget ({', '.join(units)}), got {shown(unit)}."
                     f"{did_you_mean(unit, units)}"
                 )
-            whole_cost(cost, least)
+            to_cost(cost, least)
         return costs
 
     def plan(self, costs: dict[str, int], key: Key | None) -> Plan:

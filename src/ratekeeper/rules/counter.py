@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import InvalidCost
 from ratekeeper.http.headers import LimitLabel
 from ratekeeper.identity.identity import Caller, Identity, key_of
@@ -180,7 +180,7 @@ def cost_of(rule: Rule, request: Request) -> int:
         stated = cost.function(request)  # type: ignore[misc]
     if stated is None:
         return cost.missing
-    number = -(-whole_cost(stated) // cost.per)
+    number = -(-to_cost(stated) // cost.per)
     return number if cost.most is None else min(number, cost.most)
 
 

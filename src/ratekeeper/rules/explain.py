@@ -39,8 +39,8 @@ class Explanation:
 
 
 def explain(policy: Policy, request: Request) -> Explanation:
-    program = policy.program
-    caller = Caller(program.identity, request)
+    compiled = policy.compiled
+    caller = Caller(compiled.identity, request)
     paths = " and ".join("/" + "/".join(parts) for parts in readings(request))
     address = caller.client_address
     peer = "a UNIX socket" if request.peer is None else request.peer
@@ -49,14 +49,14 @@ def explain(policy: Policy, request: Request) -> Explanation:
         + (f" on {request.host}" if request.host else ""),
         f"from {peer}, counted as {address.subject}" + (" (a trusted proxy)" if address.trusted else ""),
     ]
-    if program.identity.user_sources:
+    if compiled.identity.user_sources:
         lines.append(f"user: {'known' if caller.user else 'not known, so the address is used'}")
     if any(rule.by_tier for rule in policy.rules):
         lines.append(f"tier: {caller.tier}")
-    if not program.preflights_count and is_preflight(request):
+    if not compiled.preflights_count and is_preflight(request):
         lines.append("a CORS preflight: not counted")
-    met = set(program.requests.find(request)) | set(program.messages.find(request))
-    steps = [step_of(counter, caller, number in met) for number, counter in enumerate(program.counters)]
+    met = set(compiled.requests.find(request)) | set(compiled.messages.find(request))
+    steps = [step_of(counter, caller, number in met) for number, counter in enumerate(compiled.counters)]
     return Explanation(tuple(lines), tuple(steps))
 
 

@@ -62,14 +62,14 @@ class Policy:
         self.clock = self.store.clock
         self._install(CompiledRules(settings, self.store, self.instance))
 
-    def _install(self, program: CompiledRules) -> None:
-        self.program = program
+    def _install(self, compiled: CompiledRules) -> None:
+        self.compiled = compiled
         # For event loops: the same, unless the store lives elsewhere; then compiled when a loop first asks.
-        self._async_program: CompiledRules | None = program if program.answers_at_once else None
+        self._async_compiled: CompiledRules | None = compiled if compiled.answers_at_once else None
         self.asks_route = self.asks("route")  # whether the framework's template of the route must be found
-        self.delays = program.delays  # whether an admitted request may have to wait for its turn
-        self.leases = program.leases  # whether an admitted request may hold leases, which end with its response
-        self.limits_messages = program.limits_messages  # whether any rule counts the messages of WebSockets
+        self.delays = compiled.delays  # whether an admitted request may have to wait for its turn
+        self.leases = compiled.leases  # whether an admitted request may hold leases, which end with its response
+        self.limits_messages = compiled.limits_messages  # whether any rule counts the messages of WebSockets
 
     @classmethod
     def load(
@@ -121,7 +121,7 @@ class Policy:
     @property
     def async_store(self) -> Store:
         """The store for event loops: the same one, unless it lives elsewhere; then opened on first use."""
-        if self.program.answers_at_once:
+        if self.compiled.answers_at_once:
             return self.store
         if self._host is not None:
             return self._host.async_store
@@ -131,23 +131,23 @@ class Policy:
 
     def selection(self, request: Request) -> Selection:
         """The rules that ``request`` meets, on the store for event loops."""
-        return (self._async_program or self._rules_for_loops()).selection(request)
+        return (self._async_compiled or self._rules_for_loops()).selection(request)
 
     def _rules_for_loops(self) -> CompiledRules:
-        program = self._async_program
-        if program is None:
-            program = self._async_program = self.program.on(self.async_store)
-        return program
+        compiled = self._async_compiled
+        if compiled is None:
+            compiled = self._async_compiled = self.compiled.on(self.async_store)
+        return compiled
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules in force, in the order of the file."""
-        return self.program.settings.rules
+        return self.compiled.settings.rules
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is allowed and probably not meant."""
-        return self.program.settings.warnings
+        return self.compiled.settings.warnings
 
     def beside(self, settings: Settings) -> Policy:
         """Other rules on the stores of this policy, with its sinks."""
@@ -155,35 +155,35 @@ class Policy:
 
     def asks(self, source: str) -> bool:
         """Whether a rule may look at ``source``, such as ``route`` or ``app:user``, so that it must be found."""
-        return source in self.program.sources or "function" in self.program.sources
+        return source in self.compiled.sources or "function" in self.compiled.sources
 
     def check(self, request: Request) -> HttpVerdict:
         """Decide a request and take its cost; a refusal takes nothing.  This blocks if the store lives elsewhere."""
-        selection = self.program.selection(request)
+        selection = self.compiled.selection(request)
         if not self.sinks:
             return selection.check(request)
         return self._report(selection, self.clock.nanos(), selection.check(request))
 
     def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
         """``check`` for an event loop: the verdict at once, or an awaitable of it if the store must be asked."""
-        selection = (self._async_program or self._rules_for_loops()).selection(request)
+        selection = (self._async_compiled or self._rules_for_loops()).selection(request)
         return self._answer_by(selection, request) if self.sinks else selection.answer(request)
 
     async def acheck(self, request: Request) -> HttpVerdict:
         """``check`` for an event loop."""
-        selection = (self._async_program or self._rules_for_loops()).selection(request)
+        selection = (self._async_compiled or self._rules_for_loops()).selection(request)
         verdict = self._answer_by(selection, request) if self.sinks else selection.answer(request)
         return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
     def check_message(self, request: Request) -> HttpVerdict:
         """Decide one message of a WebSocket whose handshake was ``request``."""
-        selection = self.program.select(self.program.messages.find(request))
+        selection = self.compiled.select(self.compiled.messages.find(request))
         return self._report(selection, self.clock.nanos(), selection.check(request))
 
     async def acheck_message(self, request: Request) -> HttpVerdict:
         """``check_message`` for an event loop."""
-        program = self._rules_for_loops()
-        selection = program.select(program.messages.find(request))
+        compiled = self._rules_for_loops()
+        selection = compiled.select(compiled.messages.find(request))
         verdict = self._answer_by(selection, request) if self.sinks else selection.answer(request)
         return verdict if verdict.__class__ is HttpVerdict else await verdict  # type: ignore[misc]
 
@@ -200,7 +200,7 @@ class Policy:
         if self.sinks:
             from ratekeeper.sinks.event import event_of
 
-            event = event_of(self.program, selection, verdict, self.clock.nanos() - began)
+            event = event_of(self.compiled, selection, verdict, self.clock.nanos() - began)
             for sink in self.sinks:
                 sink(event)
         return verdict
@@ -210,23 +210,23 @@ class Policy:
 
     def give_back(self, verdict: HttpVerdict) -> None:
         """Give back what an admitted request took: its client left before its turn came."""
-        run(self.program.give_back(self.program.taken(verdict)), self.store)
+        run(self.compiled.give_back(self.compiled.taken(verdict)), self.store)
 
     async def agive_back(self, verdict: HttpVerdict) -> None:
         """``give_back`` for an event loop."""
-        await self._arun(self.program.give_back(self.program.taken(verdict)))
+        await self._arun(self.compiled.give_back(self.compiled.taken(verdict)))
 
     def release(self, verdict: HttpVerdict) -> None:
         """End the leases of an admitted request: its response is done."""
-        run(self.program.give_back(self.program.leases_of(verdict)), self.store)
+        run(self.compiled.give_back(self.compiled.leases_of(verdict)), self.store)
 
     async def arelease(self, verdict: HttpVerdict) -> None:
         """``release`` for an event loop."""
-        await self._arun(self.program.give_back(self.program.leases_of(verdict)))
+        await self._arun(self.compiled.give_back(self.compiled.leases_of(verdict)))
 
     async def arenew(self, verdict: HttpVerdict) -> None:
         """Let the leases of an admitted request begin anew: its response takes long."""
-        await self._arun(self.program.renew(verdict))
+        await self._arun(self.compiled.renew(verdict))
 
     async def _arun(self, flow: Flow[None]) -> None:
         await adrive(flow, self.async_store, self.clock, NO_QUEUE)
@@ -249,12 +249,12 @@ class Policy:
         if settings.store != self.store_url and not self._given_store:
             store = self._open(settings.store)
             instance = self._instance_beside(store)
-        program = CompiledRules(settings, store, instance)
+        compiled = CompiledRules(settings, store, instance)
         self.store_url = settings.store
         if store is not self.store:
             self.opened_async_store = None
         self.store, self.instance, self.clock = store, instance, store.clock
-        self._install(program)
+        self._install(compiled)
 
     def reload(self) -> None:
         """Read the file again.  If it is not valid, InvalidRules is raised and the old rules stay."""

@@ -112,7 +112,7 @@ class Counters:
         """Count the decision of one limit."""
         self.of(rule).count(decision.allowed, decision.remaining / decision.limit)
 
-    def count_request(self, program: CompiledRules, verdict: HttpVerdict, endpoint: str, nanos: int) -> None:
+    def count_request(self, compiled: CompiledRules, verdict: HttpVerdict, endpoint: str, nanos: int) -> None:
         """Count the verdict on one request."""
         why = verdict.reason
         key = endpoint, RESULTS[why]
@@ -134,8 +134,8 @@ class Counters:
         if why == "store":
             self.store_errors += 1
         if why:
-            subject = program.identity.addresses.find(verdict.request).subject
-            self.refused.add(anonymous(subject, program.settings.secret))
+            subject = compiled.identity.addresses.find(verdict.request).subject
+            self.refused.add(anonymous(subject, compiled.settings.secret))
 
     def count_enforced_or(self, entry: TierLimit, decision: Decision, result: str, *, passed: bool) -> None:
         """Count one decision; a refusal of a request that ``passed`` anyway counts as ``result``."""

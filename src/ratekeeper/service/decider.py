@@ -46,7 +46,7 @@ class Decider:
     def __init__(self, policy: Policy, options: Options) -> None:
         self.options = options
         self.policy = policy
-        self.settings: Settings = policy.program.settings  # as loaded, before overrides
+        self.settings: Settings = policy.compiled.settings  # as loaded, before overrides
         self.overrides = Overrides(options.state)
         self.counters = Counters()
         self.retired = RetiredLimits(policy)
@@ -81,12 +81,12 @@ class Decider:
 
     def note(self, selection: Any, verdict: HttpVerdict, nanos: int) -> None:
         """Count a verdict, and log it if it is a violation."""
-        program = self.policy.program
+        compiled = self.policy.compiled
         endpoint = verdict.request.route or endpoint_of(selection)
-        self.counters.count_request(program, verdict, endpoint, nanos)
+        self.counters.count_request(compiled, verdict, endpoint, nanos)
         notes = verdict.notes
         if verdict.reason or (notes is not NO_NOTES and (notes.shadow or notes.graced)):
-            self.violation_log(event_of(program, selection, verdict, nanos))
+            self.violation_log(event_of(compiled, selection, verdict, nanos))
 
     # Limits that callers name.
 
@@ -127,7 +127,7 @@ class Decider:
 
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
         """Every space that rules and callers count in, and its limit."""
-        for counter in self.policy.program.counters:
+        for counter in self.policy.compiled.counters:
             yield from counter.places()
         yield from self.limits.places()
 
@@ -135,7 +135,7 @@ class Decider:
         """Put the rules in force in the modes that the overrides say."""
         settings = self.settings
         rules = tuple([replace(rule, mode=self.overrides.mode(rule.name, rule.mode)) for rule in settings.rules])
-        current = self.policy.program.settings
+        current = self.policy.compiled.settings
         if current is not settings or rules != settings.rules:
             self.policy.replace(replace(settings, rules=rules))
         for cache in self.caches:
@@ -147,7 +147,7 @@ class Decider:
             try:
                 if self.policy.path is not None:
                     self.policy.reload()
-                    self.settings = self.policy.program.settings
+                    self.settings = self.policy.compiled.settings
                     self.apply_overrides()
                 for read_again in self.reload_hooks:
                     read_again()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import HiredisError, Reader
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, shown
 from ratekeeper.keys import encode
 from ratekeeper.limit import Limit
@@ -356,7 +356,7 @@ class RespListener(Listener):
                     f"RK.CHECK: expected COST n, NAME name or PEEK, got {shown(option.decode('latin-1'))}."
                 )
         named = self.decider.limits.find(None, words[2].decode(), name)
-        check = Check(named.name, encode(text_of(words[1])), named.limit, whole_cost(cost))
+        check = Check(named.name, encode(text_of(words[1])), named.limit, to_cost(cost))
         self.calls += 1
         return self.ask(operation, check, check_reply)
 

@@ -71,7 +71,7 @@ class Event:
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
 
 
-def event_of(program: CompiledRules, selection: Selection, verdict: HttpVerdict, nanos: int) -> Event:
+def event_of(compiled: CompiledRules, selection: Selection, verdict: HttpVerdict, nanos: int) -> Event:
     """The event of ``verdict``, which took ``nanos`` nanoseconds."""
     request = verdict.request
     limits = tuple([limit_result(label, decision, label.capacity) for label, decision in verdict.limits])
@@ -84,7 +84,7 @@ def event_of(program: CompiledRules, selection: Selection, verdict: HttpVerdict,
         rule=verdict.rule,
         endpoint=endpoint,
         method=request.method if request.method in METHODS else "other",
-        client=anonymous(program.identity.addresses.find(request).subject, program.settings.secret),
+        client=anonymous(compiled.identity.addresses.find(request).subject, compiled.settings.secret),
         limits=limits,
         shadow=verdict.notes.shadow,
         graced=verdict.notes.graced,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.check import Check
-from ratekeeper.decision import Decision, PresetDecision, binding, decided
+from ratekeeper.decision import Decision, PresetDecision, binding, new_decision
 from ratekeeper.errors import InvalidLimit, StoreUnavailable
 from ratekeeper.limit import Limit, LimitSet
 from ratekeeper.native import core
@@ -252,7 +252,7 @@ def joined(parts: Sequence[Decision], reason: str) -> Decision:
     delay = max(round(part.delay * SECOND) for part in parts)
     remaining = min(part.remaining for part in parts)
     preset = PresetDecision(decisive.limit, remaining, micros(decisive.retry_after), reset, delay, reason, tuple(parts))
-    return decided(Decision, (decisive.allowed, preset, None, decisive.at, 0))
+    return new_decision(Decision, (decisive.allowed, preset, None, decisive.at, 0))
 
 
 def settled(check: Check, allowed: bool, reason: str, now: int) -> Decision:
@@ -262,7 +262,7 @@ def settled(check: Check, allowed: bool, reason: str, now: int) -> Decision:
     for limit in limits:
         remaining, retry = (limit.capacity, 0) if allowed else (0, DENIED_FOR)
         preset = PresetDecision(limit.capacity, remaining, retry, 0, 0, reason)
-        parts.append(decided(Decision, (allowed, preset, None, now, 0)))
+        parts.append(new_decision(Decision, (allowed, preset, None, now, 0)))
     return parts[0] if len(parts) == 1 else joined(parts, reason)
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from _thread import allocate_lock
 from os import urandom
 
-from ratekeeper.check import whole_cost
+from ratekeeper.check import to_cost
 from ratekeeper.clock import follow
-from ratekeeper.decision import Decision, decided
+from ratekeeper.decision import Decision, new_decision
 from ratekeeper.keys import LONGEST, digest, encode
 from ratekeeper.limit import UNLIMITED, empty_state
 from ratekeeper.stores.fork import keep_through_fork
@@ -64,7 +64,7 @@ class MemoryTable:
         if key.__class__ is not str or not key:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
-            cost = whole_cost(cost)
+            cost = to_cost(cost)
         states = self.states
         limit = self.limit
         while True:
@@ -83,7 +83,7 @@ class MemoryTable:
                         break
                 except KeyError:
                     pass
-        return decided(Decision, (allowed, limit, new, now, cost))
+        return new_decision(Decision, (allowed, limit, new, now, cost))
 
     check_now = check
 
@@ -96,7 +96,7 @@ class MemoryTable:
             now = self.nanos() // 1000
             new, allowed = limit.rule.decide(state, now, limit, cost)
             if new is state or self.swap(key, state, new, now):
-                return decided(Decision, (allowed, limit, new, now, cost))
+                return new_decision(Decision, (allowed, limit, new, now, cost))
 
     def swap(self, key: str | bytes, old: State, new: State, now: int) -> bool:
         """Write ``new`` if the state of ``key`` is still ``old``; whether it was."""
@@ -272,7 +272,7 @@ class MemoryStore:
             now = self.clock.nanos() // 1000
             new = alter(state, now, check)
             if new is state or new == state or table.swap(check.key, state, new, now):
-                return decided(Decision, (True, check.limit, new, now, 0))
+                return new_decision(Decision, (True, check.limit, new, now, 0))
 
     def commit(self, plan: Plan, *, peek: bool) -> tuple[Decision, ...]:
         return self.decide([(self.table(check.space, check.limit), check.key, check.cost) for check in plan], peek)[1]
@@ -296,7 +296,7 @@ class MemoryStore:
             if fits and not peek:
                 if self.swap_all(before, after, now):
                     return True, tuple(
-                        [decided(Decision, (True, limit, new, now, cost)) for _, limit, _, new, cost in answers]
+                        [new_decision(Decision, (True, limit, new, now, cost)) for _, limit, _, new, cost in answers]
                     )
                 continue
             if not peek:  # only a state from the future, or above a lowered limit, is written on a refusal
@@ -309,7 +309,7 @@ class MemoryStore:
                     continue
             return fits, tuple(
                 [
-                    decided(Decision, (allowed, limit, state, now, 0 if allowed else cost))
+                    new_decision(Decision, (allowed, limit, state, now, 0 if allowed else cost))
                     for allowed, limit, state, _, cost in answers
                 ]
             )
@@ -346,7 +346,7 @@ class Prepared:
 
     def __init__(self, store: MemoryStore, rows: tuple[Row, ...]) -> None:
         self.store = store
-        self.rows = [(store.table(space, limit), whole_cost(cost)) for space, limit, cost, *_ in rows]
+        self.rows = [(store.table(space, limit), to_cost(cost)) for space, limit, cost, *_ in rows]
 
     def check(self, keys: tuple[Key, ...]) -> tuple[bool, tuple[Decision, ...]]:
         """Take every cost for its key, or none: whether they were taken, and the decisions."""

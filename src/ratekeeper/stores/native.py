@@ -11,7 +11,7 @@ from _thread import allocate_lock
 from os import urandom
 
 from ratekeeper.clock import MonotonicClock, follow
-from ratekeeper.native.core import Shelf, Store, Table, shape
+from ratekeeper.native.core import KeyTable, Store, Table, shape
 from ratekeeper.stores.fork import keep_through_fork
 from ratekeeper.stores.options import MAX_KEYS, MOST_TABLES, whole_max_keys
 
@@ -33,13 +33,13 @@ class TableStore(Store):
 
     def __init__(self, clock: Clock) -> None:
         self.lock = allocate_lock()
-        self.states_by_layout: dict[Any, Shelf] = {}
+        self.states_by_layout: dict[Any, KeyTable] = {}
         self.tables: dict[tuple[str, Limit | LimitSet], Table] = {}
         self.clock = clock
         self.nanos = nanos_of(clock)
         keep_through_fork(self)
 
-    def put_table(self, space: str, limit: Limit | LimitSet, states: Shelf) -> Table:
+    def put_table(self, space: str, limit: Limit | LimitSet, states: KeyTable) -> Table:
         """Add a table of ``limit`` on these states.  The lock is held."""
         if len(self.tables) >= MOST_TABLES:  # the application makes limits at run time; their states are kept
             self.tables.clear()
@@ -101,7 +101,7 @@ class NativeStore(TableStore):
                 place = space, limit.layout, shape(limit, False)
                 states = self.states_by_layout.get(place)
                 if states is None:
-                    states = self.states_by_layout[place] = Shelf(limit, min(self.max_keys, MOST_KEYS), self.seed)
+                    states = self.states_by_layout[place] = KeyTable(limit, min(self.max_keys, MOST_KEYS), self.seed)
                 table = self.put_table(space, limit, states)
         return table
 

@@ -22,7 +22,7 @@ if core is None:
         "or from a wheel; or use memory:// or redis://."
     )
 
-from ratekeeper.native.core import Shelf, Table
+from ratekeeper.native.core import KeyTable, Table
 from ratekeeper.stores.native import MOST_KEYS, TableStore
 from ratekeeper.stores.shared_files import (
     HOW_TO_REMOVE,
@@ -83,10 +83,10 @@ class SharedStore(TableStore):
                 table = self.put_table(space, limit, self.map_states(space, limit, strict))
         return table
 
-    def map_states(self, space: str, limit: Limit | LimitSet, strict: bool) -> Shelf:
+    def map_states(self, space: str, limit: Limit | LimitSet, strict: bool) -> KeyTable:
         parts: Any = limit.parts
         if parts[0].is_unlimited:
-            return Shelf(limit, 1, os.urandom(16))
+            return KeyTable(limit, 1, os.urandom(16))
         for part in parts:
             if part.algorithm in ("sliding_log", "concurrency") and part.count > LONGEST_RING:
                 raise InvalidStore(
@@ -99,7 +99,7 @@ class SharedStore(TableStore):
         if mapped.identity not in self.states_by_layout:
             name = self.folder.name.encode("utf-8", "replace").decode()  # C has no use for surrogates
             try:
-                states = Shelf(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity, name)
+                states = KeyTable(limit, mapped.max_keys, mapped.seed, mapped.memory, mapped.identity, name)
             except ValueError as error:
                 raise InvalidStore(
                     f"shm://{name}: expected a table with sound guards, got a damaged file, {mapped.path}. "
@@ -115,7 +115,7 @@ class SharedStore(TableStore):
             self.states_by_layout.pop(self.folder.identity_of(space, limit), None)
             return self.folder.remove_table(space, limit)
 
-    def stand_in(self, operation: str, error: StoreUnavailable, *arguments: object) -> Any:
+    def fall_back(self, operation: str, error: StoreUnavailable, *arguments: object) -> Any:
         """Raise ``error``: a segment with a damaged guard has no fallback, as it does not recover by itself."""
         raise error
 

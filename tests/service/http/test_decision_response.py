@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Decision, Policy, Request
-from ratekeeper.decision import PresetDecision, decided, decision_json
+from ratekeeper.decision import PresetDecision, decision_json, new_decision
 from ratekeeper.service.http.decision_response import check_response, verdict_json, verdict_response_of_one
 
 micros = st.integers(0, 10**13)
@@ -22,7 +22,7 @@ def body(response):
 )  # fmt: skip
 def test_a_check_is_answered_with_its_decision(allowed, limit, remaining, retry, reset, delay, reason):
     preset = PresetDecision(limit, remaining, 0 if allowed else retry, reset, delay if allowed else 0, reason)
-    decision = decided(Decision, (allowed, preset, None, 0, 1))
+    decision = new_decision(Decision, (allowed, preset, None, 0, 1))
     figures = decision.limit, decision.remaining, decision.delay, decision.reason
     assert body(check_response("", decision, *figures)) == decision_json(decision)
     refusal = check_response("deny_status=429", decision, *figures)

@@ -201,7 +201,7 @@ def test_while_the_store_is_away_the_fallback_answers(away, clock, modes):
     assert why
     for ask in (plan.check_now, plan.check, plan.check_now):
         answer = away.do(ask, keys)
-        peeked = away.store.stand_in("peek", None, tuple(checks))
+        peeked = away.store.fall_back("peek", None, tuple(checks))
         assert answer[0] == all(each.allowed for each in answer[1])
         assert [each.reason for each in answer[1]] == [f"{mode or 'local'}: {why}" for mode in modes]
         assert [each.remaining for each in answer[1]] == [each.remaining for each in peeked]

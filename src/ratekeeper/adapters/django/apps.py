@@ -67,7 +67,7 @@ def check_settings(**_: Any) -> list[Any]:
         hint = f"Put {MIDDLEWARE!r} behind it; until then, users are counted by address."
         messages.append(checks.Warning("Rules count users before AuthenticationMiddleware.", hint, id=check_id("W003")))
     behind = getattr(settings, "SECURE_PROXY_SSL_HEADER", None) or getattr(settings, "USE_X_FORWARDED_HOST", False)
-    if behind and not policy.program.identity.addresses.trusted:
+    if behind and not policy.compiled.identity.addresses.trusted:
         hint = "Add the proxy's address to trusted_proxies in the rules; until then, all clients share one counter."
         messages.append(
             checks.Warning("The site is behind a proxy that the rules do not trust.", hint, id=check_id("W004"))

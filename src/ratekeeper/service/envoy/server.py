@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable
 from ratekeeper.http.headers import binding
 from ratekeeper.identity.request import Request
@@ -298,7 +298,7 @@ def entries_of(descriptor: Any) -> list[Entry]:
 def hits(request: Any, descriptor: Any) -> int:
     """The cost of a descriptor: its own addend, where 0 only peeks, else that of the request, where 0 means 1."""
     if descriptor.HasField("hits_addend"):
-        return whole_cost(descriptor.hits_addend.value, least=0)
+        return to_cost(descriptor.hits_addend.value, least=0)
     return request.hits_addend or 1
 
 

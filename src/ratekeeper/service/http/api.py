@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.decision import decision_json
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, shown
 from ratekeeper.http.verdict import HttpVerdict
@@ -187,7 +187,7 @@ class Api:
     def settle(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Give back what was not used, or charge the excess, but never below zero."""
         expect_fields(body, frozenset({"reservation", "actual"}))
-        actual = whole_cost(body.get("actual"), least=0)
+        actual = to_cost(body.get("actual"), least=0)
         check, at, once = self.seal.open(body.get("reservation"))
 
         async def run() -> bytes:
@@ -222,7 +222,7 @@ class Api:
         key = body["key"]
         named = self.named(body)
         encoded = encode(tuple_of(key) if isinstance(key, list) else key)
-        return Check(named.name, encoded, named.limit, whole_cost(body.get("cost", 1)))
+        return Check(named.name, encoded, named.limit, to_cost(body.get("cost", 1)))
 
     def note(self, name: str, key: Any, decision: Decision) -> None:
         """Count a decision, and the client if it was refused."""

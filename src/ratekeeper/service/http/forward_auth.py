@@ -82,7 +82,7 @@ class ForwardAuth:
 
     def original(self, call: Call) -> Request | None:
         """The request that a proxy asks about; None if the peer is not in ``trusted_proxies``."""
-        addresses = self.decider.policy.program.identity.addresses
+        addresses = self.decider.policy.compiled.identity.addresses
         peer = addresses.parse(call.peer)
         if not peer.trusted:
             return None

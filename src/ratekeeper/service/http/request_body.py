@@ -5,7 +5,7 @@ from __future__ import annotations
 from json import JSONDecoder, loads
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.check import whole_cost
+from ratekeeper.check import to_cost
 from ratekeeper.errors import InvalidInput, did_you_mean, shown
 from ratekeeper.identity.request import Request
 
@@ -73,6 +73,6 @@ def request_of(fields: Any) -> Request:
         headers,
         host=fields.get("host"),
         route=fields.get("route"),
-        size=None if size is None else whole_cost(size, least=0),
+        size=None if size is None else to_cost(size, least=0),
         facts=facts or None,
     )

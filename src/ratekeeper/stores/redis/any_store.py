@@ -78,7 +78,7 @@ class AnyRedisStore:
         """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
         return self.plan_type(self, rows)
 
-    def stand_in(
+    def fall_back(
         self, operation: str, error: StoreUnavailable | None, plan: Plan, at: int | None = None
     ) -> tuple[Decision, ...]:
         """Answer in this process, as ``on_store_error`` says, what the store cannot."""

@@ -18,7 +18,7 @@ import asyncio
 from _thread import allocate_lock
 from contextlib import suppress
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import InvalidStore, StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.limit import UNLIMITED, Limit
@@ -157,7 +157,7 @@ class PrefetchTable:
     def check_now(self, key: Key, cost: int = 1) -> Decision | None:
         """Take ``cost`` out of a prefetched quota, or answer as RedisTable does; None: the server must be asked."""
         name = encode(key)
-        cost = whole_cost(cost)
+        cost = to_cost(cost)
         quota = self.quotas.by_key.get(name)
         if quota is not None and quota.lock.acquire(False):  # else a thread asks for more of it
             try:
@@ -172,7 +172,7 @@ class PrefetchTable:
         """Take ``cost`` for ``key`` if it fits: out of a prefetched quota, or of a new one."""
         name = key if key.__class__ is str and 0 < len(key) <= LONGEST else encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
-            cost = whole_cost(cost)
+            cost = to_cost(cost)
         quotas = self.quotas
         quota = quotas.by_key.get(name) or quotas.quota(name)
         with quota.lock:  # one thread asks, and the others are served of what it gets
@@ -220,7 +220,7 @@ class AsyncPrefetchTable(PrefetchTable):
         """Take ``cost`` for ``key`` if it fits: out of a prefetched quota, or of a new one."""
         name = key if key.__class__ is str and 0 < len(key) <= LONGEST else encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
-            cost = whole_cost(cost)
+            cost = to_cost(cost)
         quotas = self.quotas
         quota = quotas.by_key.get(name) or quotas.quota(name)
         while True:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from asyncio import Future
 from struct import Struct
 
-from ratekeeper.check import Check, whole_cost
-from ratekeeper.decision import Decision, decided
+from ratekeeper.check import Check, to_cost
+from ratekeeper.decision import Decision, new_decision
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.native import core
@@ -70,7 +70,7 @@ class PreparedRequest:
                 layout.age()
             if key in refusals:
                 layout.refusals.admitted(key, limit, cost, state, now, sent)
-            decisions.append(decided(Decision, (True, limit, state, now, cost)))
+            decisions.append(new_decision(Decision, (True, limit, state, now, cost)))
         return True, tuple(decisions)
 
     def read_any(self, reply: bytes, sent: int) -> Answer:
@@ -79,7 +79,7 @@ class PreparedRequest:
         answers, now = self.plan.words.answers(reply, checks, sent)
         taken = all(fits for fits, _ in answers)
         decisions = [
-            decided(Decision, (fits, layout.limit, state, now, cost if taken or not fits else 0))
+            new_decision(Decision, (fits, layout.limit, state, now, cost if taken or not fits else 0))
             for (layout, _, cost), (fits, state) in zip(checks, answers, strict=True)
         ]
         return taken, tuple(decisions)
@@ -112,7 +112,7 @@ class RedisPlan:
         self.store = store
         self.nanos = store.clock.nanos
         self.rows = [
-            (store.translator.layout(space, limit), whole_cost(cost), on_store_error)
+            (store.translator.layout(space, limit), to_cost(cost), on_store_error)
             for space, limit, cost, on_store_error in rows
         ]
         layouts = [layout for layout, _, _ in self.rows]

@@ -5,8 +5,8 @@ No clock of its own, no I/O.
 
 from __future__ import annotations
 
-from ratekeeper.check import whole_cost
-from ratekeeper.decision import Decision, decided
+from ratekeeper.check import to_cost
+from ratekeeper.decision import Decision, new_decision
 from ratekeeper.keys import LONGEST, encode
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ class Refusal:
     def decision(self, cost: int, nanos: int) -> Decision:
         """The refusal with the figures of the instant ``nanos``."""
         allowed, limit, state, _, _ = self.evidence
-        return decided(Decision, (allowed, limit, state, (nanos + self.ahead) // 1000, cost))
+        return new_decision(Decision, (allowed, limit, state, (nanos + self.ahead) // 1000, cost))
 
 
 class Recall:
@@ -68,5 +68,5 @@ class Recall:
         refusal = self.by_key.get(key)
         if refusal is None:
             return None
-        cost, nanos = whole_cost(cost), self.nanos()
+        cost, nanos = to_cost(cost), self.nanos()
         return refusal.decision(cost, nanos) if refusal.holds(self.limit, cost, nanos) else None

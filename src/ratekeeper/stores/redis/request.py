@@ -10,7 +10,7 @@ from functools import lru_cache
 from struct import Struct
 from time import time_ns
 
-from ratekeeper.decision import Decision, decided
+from ratekeeper.decision import Decision, new_decision
 from ratekeeper.limit import LimitSet
 from ratekeeper.stores.redis.layout import LENGTH, MOST_NAMES
 from ratekeeper.stores.redis.packed_log import LogSummary, plain
@@ -248,7 +248,7 @@ class CheckRequest:
             layout.refusals.note(key, limit, self.cost, state, now, sent)
         elif key in layout.refusals.by_key:
             layout.refusals.admitted(key, limit, self.cost, state, now, sent)
-        return (decided(Decision, (allowed, limit, state, now, self.cost)),)
+        return (new_decision(Decision, (allowed, limit, state, now, self.cost)),)
 
     def fail(self, error: BaseException) -> None:
         self.future.set_exception(error)
@@ -256,7 +256,7 @@ class CheckRequest:
 
 def decision(allowed: bool, limit: Limit | LimitSet, state: State, now: int, cost: int) -> Decision:
     """The one place where an answer of the server becomes a Decision."""
-    return decided(Decision, (allowed, limit, state, now, cost))
+    return new_decision(Decision, (allowed, limit, state, now, cost))
 
 
 def without_server(operation: str, plan: Plan) -> Any:

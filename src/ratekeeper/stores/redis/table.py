@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from asyncio import Future, get_running_loop
 
-from ratekeeper.check import Check, whole_cost
+from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.limit import UNLIMITED
@@ -57,8 +57,8 @@ class RedisTable:
             return refusal
         if self.layout.subjects:
             why = self.store.away(b"" if self.is_direct else self.layout.keys(encode(key)))
-            return self.fall_back(encode(key), whole_cost(cost), why) if why else None
-        return without_server("check", (Check(self.space, encode(key), self.limit, whole_cost(cost)),))[0]
+            return self.fall_back(encode(key), to_cost(cost), why) if why else None
+        return without_server("check", (Check(self.space, encode(key), self.limit, to_cost(cost)),))[0]
 
     def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
@@ -68,7 +68,7 @@ class RedisTable:
         if key.__class__ is not str or not 0 < len(key) <= LONGEST:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
-            cost = whole_cost(cost)
+            cost = to_cost(cost)
         try:
             if self.layout.is_single:
                 if self.is_direct:
@@ -85,7 +85,7 @@ class RedisTable:
         if self.fallback is not None:
             return self.fallback.check(key, cost, why)
         check = Check(self.space, key, self.limit, cost, self.on_store_error)
-        return self.store.stand_in("check", StoreUnavailable(self.store.settings.shown, why), (check,))[0]
+        return self.store.fall_back("check", StoreUnavailable(self.store.settings.shown, why), (check,))[0]
 
 
 class AsyncRedisTable(RedisTable):
@@ -109,7 +109,7 @@ class AsyncRedisTable(RedisTable):
         if key.__class__ is not str or not 0 < len(key) <= LONGEST:
             key = encode(key)
         if cost.__class__ is not int or not 0 < cost <= UNLIMITED:
-            cost = whole_cost(cost)
+            cost = to_cost(cost)
         try:
             server = self.store.server() if self.is_direct else None
             cached = self.refusals.by_key.get(key)
