@@ -7,6 +7,7 @@ from examples.llm_server import Provider
 from ratekeeper.testing import FakeClock
 
 
+@pytest.mark.full  # 120 calls of a real server
 @pytest.mark.parametrize(("example", "answers"), [(openai_style, 120), (anthropic_style, 120)])
 def test_a_client_with_a_budget_is_never_refused(example, answers):
     clock = FakeClock()

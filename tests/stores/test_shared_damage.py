@@ -63,6 +63,7 @@ def test_a_damaged_guard_is_refused_at_opening_and_in_use(name, limit, offset, d
     assert Limiter(limit, store=f"shm://{name}").check("k")
 
 
+@pytest.mark.full  # it waits for the guard
 @pytest.mark.parametrize("limit", ["5/minute", "5/minute sliding_log"])
 def test_a_guard_with_an_owner_that_does_not_exist_is_waited_for_once(name, limit):
     limiter = Limiter(limit, store=f"shm://{name}?max_keys=100")
@@ -79,11 +80,12 @@ def test_a_guard_with_an_owner_that_does_not_exist_is_waited_for_once(name, limi
 
 def test_segments_of_random_bytes_hang_and_crash_nobody(name):
     script = os.path.join(os.path.dirname(__file__), "damage.py")
-    words = [sys.executable, script, name, "0", str(tier.steps(140, 35))]
+    words = [sys.executable, script, name, "0", str(tier.steps(140, 7))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=110)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+@pytest.mark.full  # it waits for the guard, twice
 def test_calls_answer_again_after_the_owner_of_a_guard_goes_on(name):
     """The lock word names a process that exists, as if it were stopped while it owns the guard."""
     limiter = Limiter("5/minute sliding_log", store=f"shm://{name}?max_keys=100")

@@ -64,6 +64,7 @@ def test_an_answer_to_another_question_is_an_outage(parrot):
     asyncio.run(main())
 
 
+@pytest.mark.full  # it waits for an address that hangs
 @pytest.mark.parametrize("servers", ["redis_sentinel", "redis_cluster"])
 def test_the_first_address_that_hangs_does_not_hide_the_next(hole, servers, request):
     url = request.getfixturevalue(servers).url.replace("://", f"://127.0.0.1:{hole},") + "?deadline=4"
