@@ -135,23 +135,20 @@ class RequestLimits:
         """The header fields of the response as text; names in lower case."""
         if self.verdict is None:
             return []
-        return [(text_of_name(name), value.decode("latin-1")) for name, value in self.verdict.headers]
+        return [*map(field_text, self.verdict.headers)]
 
     @property
     def added_headers(self) -> list[tuple[str, str]]:
         """``headers`` without the type of the body, for a response that has one of its own."""
         if self.verdict is None:
             return []
-        return [
-            (text_of_name(name), value.decode("latin-1"))
-            for name, value in self.verdict.headers
-            if name != b"content-type"
-        ]
+        return [field_text(field) for field in self.verdict.headers if field[0] != b"content-type"]
 
 
-@lru_cache(maxsize=64)
-def text_of_name(name: bytes) -> str:
-    return name.decode("latin-1")
+@lru_cache(maxsize=4096)  # most fields stay the same from one response to the next
+def field_text(field: tuple[bytes, bytes]) -> tuple[str, str]:
+    name, value = field
+    return name.decode("latin-1"), value.decode("latin-1")
 
 
 class RequestLease:

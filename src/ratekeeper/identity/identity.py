@@ -246,7 +246,7 @@ def key_of(
     if list(by) == ["all"]:
         return lambda caller: "*"
     if list(by) == ["user"]:
-        return lambda caller: "=" + caller.user if caller.user else "@" + caller.client_address.subject
+        return lambda caller: "=" + user if (user := caller.user) else "@" + caller.client_address.subject
 
     def reader(source: str | Callable[[Request], Any]) -> tuple[Reader, bool]:
         if callable(source):
