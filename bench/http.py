@@ -217,7 +217,7 @@ def matching() -> None:
     best = dict.fromkeys(indexes, float("inf"))
     for _ in range(ROUNDS):
         for count, index in indexes.items():
-            index.known.clear()
+            index.cache.clear()
             began = time.process_time()
             for request in requests:
                 index.find(request)
