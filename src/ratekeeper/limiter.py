@@ -108,7 +108,7 @@ class AnyLimiter:
         try:
             return make(self.name, self.limits, self._on_store_error, lease=lease, strict=True)
         except InvalidStore:  # the caller gets no limiter to close
-            if self._owns_store and not self.store.blocking:
+            if self._owns_store and not self.store.blocking:  # a remote store has no connection yet
                 self.store.close()
             raise
 

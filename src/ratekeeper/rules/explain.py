@@ -88,7 +88,7 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
     pending = counter.pending(entry, caller, cost)
     by = " and ".join(source if isinstance(source, str) else source.__name__ for source in rule.by)
     text = f"{entry.limit}{tier}, by {by}, cost {cost}"
-    if counter.store.blocking:
+    if counter.store.blocking:  # explaining never waits
         return step(
             f"{text}: {standing(rule.mode, counter.is_enforced(pending.check.key))}, counted in the store", True
         )

@@ -293,7 +293,7 @@ def selection_of(rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> Sel
     if len(counters) == 1 and not counters[0].is_shadow and not counters[0].by_tier:
         (counter,) = counters
         if counter.default is not None and not counter.default.is_unlimited:
-            by_address = counter.rule.by == ("ip",) and not counter.store.blocking
+            by_address = counter.rule.by == ("ip",) and (counter.is_local or rules.answers_at_once)
             kind = AddressSelection if by_address else SingleSelection
             return kind(rules, counters, counter.default)
     return PreparedSelection(rules, counters)

@@ -105,9 +105,9 @@ class Decider:
         """The store's answer to a plan, or something to await."""
         if self.overrides.is_killed and operation in ("check", "peek"):
             return tuple([admitted(check.limit) for check in plan])
-        if self.policy.store.blocking:  # plans of any operation have no check_now
-            return self.ask_later(operation, plan, *more)
-        return getattr(self.policy.store, operation)(plan, *more)
+        if self.policy.compiled.answers_at_once:
+            return getattr(self.policy.store, operation)(plan, *more)
+        return self.ask_later(operation, plan, *more)
 
     async def ask_later(self, operation: str, plan: Plan, *more: Any) -> Any:
         policy = self.policy
@@ -167,7 +167,7 @@ class Decider:
     async def probe(self) -> str:
         """Ask the store something that takes nothing; returns why it does not answer, or nothing if it does."""
         store = self.policy.async_store
-        if not store.blocking:  # it is in this process: there is nothing to ask
+        if self.policy.compiled.answers_at_once:  # it is in this process: there is nothing to ask
             self.store_answers = True
             return ""
         check = Check("#probe", "probe", parse_limits("1000000/second"), 1)

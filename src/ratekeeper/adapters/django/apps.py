@@ -81,7 +81,7 @@ def check_deployment(**_: Any) -> list[Any]:
         policy = site_policy()
     except (RatekeeperError, OSError):
         return []  # check_settings reports it
-    if policy.store.blocking or policy.store_url != "memory://":
+    if not policy.compiled.answers_at_once or policy.store_url != "memory://":
         return []
     hint = "With several processes or hosts, set store to a redis:// URL in the rules."
     return [checks.Warning("Each process counts by itself: the store is memory://.", hint, id=check_id("W005"))]
