@@ -1,7 +1,6 @@
 """The six algorithms once more, from their definitions and in exact rationals, sharing nothing with the rules.
 
 A model says of any instant how much is used and whether a cost fits; the answers follow by search, not by formula.
-The clock may go back, by less than one period: decision 13 says what is used then.
 """
 
 from __future__ import annotations
@@ -77,10 +76,10 @@ class LeakyBucket(Model):
         self.departures: list[tuple[Fraction, Fraction]] = []  # begins to leave, is gone
 
     def used(self, now: int) -> Fraction:
-        waiting = [pair for pair in self.departures if pair[1] > now]
-        total = sum([(gone - max(begin, Fraction(now))) * self.rate for begin, gone in waiting], Fraction(0))
-        if waiting and waiting[0][0] > now:  # the clock stepped back: nothing leaves until the first one's turn
-            total += (waiting[0][0] - now) * self.rate
+        total = Fraction(0)
+        for begin, gone in self.departures:
+            if gone > now:
+                total += (gone - max(begin, Fraction(now))) * self.rate
         return total
 
     def record(self, now: int, cost: int) -> None:
@@ -98,16 +97,11 @@ class FixedWindow(Model):
         super().__init__(*arguments)
         self.windows: dict[int, int] = {}
 
-    def window(self, now: int) -> int:
-        """No window comes after a later one."""
-        return max([now // self.micros, *self.windows])
-
     def used(self, now: int) -> Fraction:
-        return Fraction(self.windows.get(self.window(now), 0))
+        return Fraction(self.windows.get(now // self.micros, 0))
 
     def record(self, now: int, cost: int) -> None:
-        here = self.window(now)
-        self.windows = {here: self.windows.get(here, 0) + cost}
+        self.windows[now // self.micros] = self.windows.get(now // self.micros, 0) + cost
 
 
 class SlidingLog(Model):
@@ -115,15 +109,10 @@ class SlidingLog(Model):
         super().__init__(*arguments)
         self.log: list[tuple[int, int]] = []
 
-    def latest(self, now: int) -> int:
-        """No unit comes before one that is in the log."""
-        return max([now, *(at for at, _ in self.log)])
-
     def used(self, now: int) -> Fraction:
-        return Fraction(sum(cost for at, cost in self.log if self.latest(now) - self.micros < at))
+        return Fraction(sum(cost for at, cost in self.log if now - self.micros < at))
 
     def record(self, now: int, cost: int) -> None:
-        now = self.latest(now)
         self.log = [(at, cost) for at, cost in self.log if now - self.micros < at]
         self.log.append((now, cost))
 
@@ -136,20 +125,16 @@ class SlidingWindow(Model):
         self.width = Fraction(self.micros, self.slices)
         self.slots: dict[int, int] = {}
 
-    def position(self, now: int) -> Fraction:
-        """No earlier than where the newest slice that was counted in begins."""
-        return max([Fraction(now), *(index * self.width for index in self.slots)])
-
     def used(self, now: int) -> Fraction:
         total = Fraction(0)
         for index, count in self.slots.items():
             start = index * self.width
-            covered = start + self.width - max(start, self.position(now) - self.micros)
+            covered = start + self.width - max(start, Fraction(now - self.micros))
             total += count * max(Fraction(0), min(Fraction(1), covered / self.width))
         return total
 
     def record(self, now: int, cost: int) -> None:
-        here = math.floor(self.position(now) / self.width)
+        here = math.floor(now / self.width)
         self.slots = {index: count for index, count in self.slots.items() if index >= here - self.slices}
         self.slots[here] = self.slots.get(here, 0) + cost
 

@@ -32,39 +32,17 @@ def limits(algorithm: str) -> list[Limit]:
     return found
 
 
-def edge_after(chance: random.Random, limit: Limit, now: int) -> int:
-    """The end of the window or of the slice at ``now``."""
-    slices = chance.choice([1, limit.slices])
-    return -(-(now * slices // limit.micros + 1) * limit.micros // slices)
-
-
-def moved(chance: random.Random, limit: Limit, now: int, furthest: int) -> int:
-    """A next instant: mostly a little later, at times far, often back and forth over an edge.
-
-    It lies less than one period before ``furthest``, the latest instant at which anything was admitted.
-    """
-    kind = chance.random()
-    if kind < 0.4:
-        now += chance.randrange(2 * max(1, limit.micros // limit.count) + 1)
-    elif kind < 0.5:
-        now += chance.choice([1, limit.micros, 3 * limit.micros])
-    elif kind < 0.6:
-        now = edge_after(chance, limit, now) - chance.choice([0, 0, 1, 2_000])
-    elif kind < 0.75:  # just over an edge that has passed, and not at all or a little behind it
-        edge = edge_after(chance, limit, now - limit.micros)
-        now = edge + chance.choice([-2_000, -2, -1, -1, 0, 0, 1])
-    elif kind < 0.85:
-        now += chance.randrange(-limit.micros // chance.choice([1, 30]), limit.micros // 30 + 1)
-    return max(0, now, furthest - limit.micros + 1)
-
-
 def walk(limit: Limit, seed: int, steps: int, answers_every: int = 1) -> int:
     """Steps walked without a mismatch; an AssertionError names the seed, the step and the limit otherwise."""
     chance = random.Random(seed)
     rule, model, state, now = limit.rule, model_of(limit), limit.rule.EMPTY, 10**12 + chance.randrange(10**6)
-    furthest = now
+    interval = max(1, limit.micros // limit.count)
     for step in range(steps):
-        now = moved(chance, limit, now, furthest)
+        kind = chance.random()
+        if kind < 0.6:
+            now += chance.randrange(2 * interval + 1)
+        elif kind < 0.7:
+            now += chance.choice([1, limit.micros - now % limit.micros, limit.micros, 3 * limit.micros])
         cost = chance.choice([1, 1, 1, 2, chance.randint(1, limit.capacity), limit.capacity, limit.capacity + 1])
         where = f"{limit}, seed {seed}, step {step}"
         fits = model.fits(now, cost)
@@ -72,7 +50,6 @@ def walk(limit: Limit, seed: int, steps: int, answers_every: int = 1) -> int:
         assert allowed == fits, where
         if allowed:
             model.record(now, cost)
-            furthest = max(furthest, now)
             assert rule.delay(new, now, limit, cost) == model.delay(now), where
         else:
             assert new is state, where

@@ -14,7 +14,6 @@ from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 from tests import tier
 from tests.algorithms.test_concurrency import walk
-from tests.twins.clocks import next_instant
 from tests.twins.test_lua import NOW, random_steps, walk_together
 
 LIMITS = [Limit.parse(text) for text in ("1 concurrent", "5 concurrent for 3 seconds", "300 concurrent for 1 ms")]
@@ -38,7 +37,7 @@ def test_the_c_twin_agrees_step_by_step(limit, seed):
     pure, fast = MemoryStore(clock=clock), open_store("memory://", clock=clock)
     taken = [NOW]
     for _ in range(300):
-        clock.move_to(next_instant(chance, limit, clock.micros))
+        clock.move_to(max(0, clock.micros + chance.choice([0, 1, limit.micros // 7, limit.micros, -limit.micros // 3])))
         check = (Check("s", "k", limit, chance.choice([1, 1, 2, limit.count])),)
         if chance.random() < 0.6:
             ours, theirs = pure.check(check), fast.check(check)
@@ -47,7 +46,6 @@ def test_the_c_twin_agrees_step_by_step(limit, seed):
             at = chance.choice(taken[-8:])
             ours, theirs = pure.refund(check, at), fast.refund(check, at)
         assert ours == theirs
-        assert pure.peek(check) == fast.peek(check)
         assert pure.states(check) == fast.states(check)
 
 

@@ -11,7 +11,6 @@ import pytest
 import ratekeeper.lab
 from ratekeeper import InvalidLimit, Limit
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
-from tests.twins.clocks import next_instant
 
 RULES_JS = Path(ratekeeper.lab.__file__).parent / "page" / "rules.js"
 IN_NODE = """
@@ -59,7 +58,9 @@ def walk(chance, name):
     limit = random_limit(chance, name)
     state, now, steps = limit.rule.EMPTY, chance.choice([0, 5, 1_700_000_000_000_000]), []
     for _ in range(40):
-        now = next_instant(chance, limit, now)
+        near, far = chance.randrange(1 + limit.micros // limit.count), chance.randrange(limit.micros)
+        jump = chance.choice([0, 0, 1, near, far, 3 * limit.micros])
+        now = max(0, now + jump if chance.random() < 0.95 else now - chance.randrange(limit.micros))  # clocks step back
         cost = chance.choice([1, 1, 1, 2, limit.capacity, limit.capacity + 1])
         if name == "sliding_log":
             cost = min(cost, 301)

@@ -11,10 +11,9 @@ Every module has the same face:
     refund(state, now, limit, cost, at)     -> state with ``cost``, taken at ``at``, given back
     debt(state, now, limit)                 -> how far from recovered, to compare keys of one limit; 0 is EMPTY
 
-A state never goes back: one from less than one period after now (the clock stepped back) is used as it is.
-A refusal returns the very state it was given, with one exception: a state from further ahead, or as far above
-a limit that was lowered, is brought to the worst that the present allows, so that a wrong clock locks no key
-out for longer than one period more than a full recovery.  See docs/decisions/0013-clocks-that-step-back.md.
+A refusal returns the very state it was given, with one exception: a state from the future (the clock
+stepped back) or above a limit that was lowered is brought to the worst that the present allows, so that
+no key is locked out for longer than one full recovery.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 The state is the tuple of the instants at which the leases in force were taken, oldest first.  A lease that is not given
 back, because its holder was killed, ends by itself one period after it was taken: a limit's period is that time.
 
-Law: never more than ``count`` leases in force.  A lease is identified by its instant, so giving back one that has
-ended does not end another, and one that is taken after the clock stepped back is entered before later ones.  No clock,
-no I/O; whole microseconds.  All but ``decide`` and ``refund`` is the sliding log's.
+Law: never more than ``count`` leases in force.  A lease is identified by its instant, so giving back one that has ended
+does not end another.  No clock, no I/O; whole microseconds.  All but ``refund`` is the sliding log's.
 
 >>> from ratekeeper import Limit
 >>> limit = Limit.parse("2 concurrent for 30 seconds")
@@ -22,7 +21,8 @@ from __future__ import annotations
 
 from _bisect import bisect_left, bisect_right
 
-from ratekeeper.algorithms.sliding_log import EMPTY, debt, delay, remaining, reset_after, retry_after, used
+from ratekeeper.algorithms import sliding_log
+from ratekeeper.algorithms.sliding_log import EMPTY, debt, decide, delay, remaining, reset_after, retry_after, used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,24 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["EMPTY", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after", "used"]
 
 
-def decide(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> tuple[tuple[int, ...], bool]:
-    latest = now
-    if state and state[-1] > now:  # the clock stepped back
-        if state[-1] < now + limit.micros:
-            latest = state[-1]
-        else:
-            state = tuple([min(instant, now) for instant in state])
-    gone = bisect_right(state, latest - limit.micros)
-    if len(state) - gone + cost > limit.count:
-        return state, False
-    if latest > now:  # leases keep their own instant
-        earlier = bisect_right(state, now)
-        return state[gone:earlier] + (now,) * cost + state[earlier:], True
-    return state[gone:] + (now,) * cost, True
-
-
 def refund(state: tuple[int, ...], now: int, limit: Limit, cost: int, at: int) -> tuple[int, ...]:
     """End ``cost`` leases, of those taken exactly ``at`` that instant."""
-    end = bisect_right(state, at)
-    cost = min(cost, end - bisect_left(state, at))
-    return state[: end - cost] + state[end:]
+    taken_then = bisect_right(state, at) - bisect_left(state, at)
+    return sliding_log.refund(state, now, limit, min(cost, taken_then), at)

@@ -8,7 +8,7 @@ static inline bool gcra_decide(u128 *state, u64 instant, const Limit *limit, u64
     u128 now = (u128)instant * limit->drain;
     u128 horizon = now + limit->full;
     u128 tat = *state > now ? *state : now;
-    if (tat > horizon && tat > horizon + (u128)limit->micros * limit->drain) /* no step back of one period leads there */
+    if (tat > horizon) /* the clock stepped back, or the burst was lowered: never owe more than a burst */
         tat = *state = horizon;
     tat += (u128)cost * limit->unit;
     if (tat > horizon)
@@ -21,12 +21,11 @@ static inline u128 gcra_backlog(u128 state, u64 instant, const Limit *limit) {
     u128 now = (u128)instant * limit->drain;
     if (state <= now)
         return 0;
-    return state - now <= limit->full + (u128)limit->micros * limit->drain ? state - now : limit->full;
+    return state - now < limit->full ? state - now : limit->full;
 }
 
 static inline u64 gcra_remaining(u128 state, u64 now, const Limit *limit) {
-    u128 owed = gcra_backlog(state, now, limit);
-    return owed < limit->full ? divided(limit->full - owed, limit->unit) : 0;
+    return divided(limit->full - gcra_backlog(state, now, limit), limit->unit);
 }
 
 static inline i64 gcra_retry_after(u128 state, u64 now, const Limit *limit, u64 cost) {

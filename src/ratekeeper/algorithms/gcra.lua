@@ -4,24 +4,22 @@
 -- (0 .. drain - 1).  a % b is exact for whole numbers below 2^53, and so is (a - a % b) / b.
 --
 -- state  >I8I4  tat, rest; '' is EMPTY
--- limit  drain; unit and full in two digits each, of which those left over share a number, with 2^26 between; micros
+-- limit  drain; unit and full in two digits each
 --
 -- In a record of several limits a state stands behind others, from byte `from` on: so the functions also return where
 -- the next one starts.  A refused state is returned as it came, in its record; one that had to be mended by itself.
 
-local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
+local pack, unpack, values = struct.pack, struct.unpack, unpack
 
-local function decide(state, from, now, cost, drain, unit, rests, full, micros)
-  local full_rest = rests % 67108864
-  local unit_rest = (rests - full_rest) / 67108864
+local function decide(state, from, now, cost, drain, unit, unit_rest, full, full_rest)
   local horizon = now + full
   local tat, rest = now, 0
   if state ~= '' then
     tat, rest = unpack('>I8I4', state, from)
     if tat < now then
       tat, rest = now, 0
-    elseif tat > horizon + micros or tat == horizon + micros and rest > full_rest then
-      -- no step back of one period leads there: never owe more than a burst
+    elseif tat > horizon or tat == horizon and rest > full_rest then
+      -- the clock stepped back, or the burst was lowered: never owe more than a burst
       tat, rest = horizon, full_rest
       state = pack('>I8I4', tat, rest)
     end
@@ -35,9 +33,7 @@ local function decide(state, from, now, cost, drain, unit, rests, full, micros)
   return pack('>I8I4', tat, rest), true, from + 12
 end
 
-local function refund(state, from, now, cost, taken_at, drain, unit, rests, full, micros)
-  local full_rest = rests % 67108864
-  local unit_rest = (rests - full_rest) / 67108864
+local function refund(state, from, now, cost, taken_at, drain, unit, unit_rest, full, full_rest)
   local owed, rest = -1, 0
   if state ~= '' then
     owed, rest = unpack('>I8I4', state, from)
@@ -46,7 +42,7 @@ local function refund(state, from, now, cost, taken_at, drain, unit, rests, full
   if owed < 0 or owed == 0 and rest == 0 then
     return pack('>I8I4', 0, 0), from + 12
   end
-  if owed > full + micros or owed == full + micros and rest > full_rest then
+  if owed > full or owed == full and rest > full_rest then
     owed, rest = full, full_rest
   end
   local ticks = cost * unit_rest

@@ -33,7 +33,7 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     now *= limit.drain
     horizon = now + limit.full
     tat = state if state > now else now
-    if tat > horizon and tat > horizon + limit.micros * limit.drain:  # no step back of one period leads there
+    if tat > horizon:  # the clock stepped back, or the burst was lowered: never owe more than a burst
         tat = state = horizon
     tat += cost * limit.unit
     if tat > horizon:
@@ -42,15 +42,12 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
 
 
 def backlog(state: int, now: int, limit: Limit) -> int:
-    """Count the ticks that have yet to drain: 0 is fully recovered, ``limit.full`` or more is exhausted."""
-    ticks = state - now * limit.drain
-    if ticks > limit.full + limit.micros * limit.drain:
-        return limit.full
-    return max(0, ticks)
+    """Ticks that have yet to drain: 0 is fully recovered, ``limit.full`` is exhausted."""
+    return min(limit.full, max(0, state - now * limit.drain))
 
 
 def remaining(state: int, now: int, limit: Limit) -> int:
-    return max(0, limit.full - backlog(state, now, limit)) // limit.unit
+    return (limit.full - backlog(state, now, limit)) // limit.unit
 
 
 def retry_after(state: int, now: int, limit: Limit, cost: int) -> int | None:

@@ -9,7 +9,7 @@ static inline bool leaky_bucket_decide(u128 *state, u64 instant, const Limit *li
     u128 queued = 0;
     if (*state > now) {
         queued = *state - now;
-        if (queued > limit->full && queued > limit->full + (u128)limit->micros * limit->drain) { /* as in gcra.h */
+        if (queued > limit->full) { /* the clock stepped back, or the burst was lowered: the queue is full at worst */
             queued = limit->full;
             *state = now + queued;
         }

@@ -32,9 +32,7 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     queued = 0
     if state > now:
         queued = state - now
-        if (
-            queued > limit.full and queued > limit.full + limit.micros * limit.drain
-        ):  # no step of one period leads there
+        if queued > limit.full:  # the clock stepped back, or the burst was lowered: the queue is full at worst
             queued = limit.full
             state = now + queued
     queued += cost * limit.unit

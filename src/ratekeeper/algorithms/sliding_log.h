@@ -44,62 +44,35 @@ static inline u64 bisect_right(const Log *log, i64 instant) {
     return low;
 }
 
-static inline u64 log_newest(const Log *log) {
-    u64 length = log_length(log);
-    return length ? *log_at(log, length - 1) : 0;
-}
-
-/* Where the clock is taken to be: where the newest came, if the clock stepped back by less than one period. */
-static inline u64 sliding_log_time(const Log *log, u64 now, const Limit *limit) {
-    u64 newest = log_newest(log);
-    return newest > now && newest < now + limit->micros ? newest : now;
-}
-
-/* How many have left the window. */
-static inline u64 sliding_log_gone(const Log *log, u64 now, const Limit *limit) {
-    return bisect_right(log, (i64)sliding_log_time(log, now, limit) - (i64)limit->micros);
-}
-
 static inline u64 sliding_log_used(const Log *log, u64 now, const Limit *limit) {
-    return log_length(log) - sliding_log_gone(log, now, limit);
+    return log_length(log) - bisect_right(log, (i64)now - (i64)limit->micros);
 }
 
-/* By one period or more: nothing was admitted after now. */
-static inline void sliding_log_mend(const Log *log, u64 now, const Limit *limit) {
+static inline void sliding_log_mend(const Log *log, u64 now) {
     u64 length = log_length(log);
-    if (log_newest(log) < now + limit->micros)
+    if (!length || *log_at(log, length - 1) <= now)
         return;
     for (u64 index = 0; index < length; index++) /* from the oldest: the log is in order after each step */
         if (*log_at(log, index) > now)
             *log_at(log, index) = now;
 }
 
-/* Enter `cost` units at `now`: the `gone`, which have left the window, free the places that are written to.  Returns the
- * newest instant, which is later than `now` if the clock stepped back.  Leases then keep their own instant, before the
- * later ones (a process that is killed while these move up may leave them out of order); others come with the newest. */
-static inline u64 sliding_log_enter(const Log *log, u64 now, const Limit *limit, u64 gone, u64 cost) {
+/* Enter `cost` units at `now`: the `gone`, which have left the window, free the places that are written to. */
+static inline void sliding_log_enter(const Log *log, u64 now, u64 gone, u64 cost) {
     if (gone)
         log_publish(log, log_start(log) + gone, log_length(log) - gone);
-    u64 length = log_length(log), place = length, newest = log_newest(log);
-    if (newest <= now)
-        newest = now;
-    else if (limit->leases)
-        for (place = bisect_right(log, (i64)now); length > place; length--)
-            *log_at(log, length - 1 + cost) = *log_at(log, length - 1);
-    else
-        now = newest;
+    u64 length = log_length(log);
     for (u64 unit = 0; unit < cost; unit++)
-        *log_at(log, place + unit) = now;
-    log_publish(log, log_start(log), log_length(log) + cost);
-    return newest;
+        *log_at(log, length + unit) = now;
+    log_publish(log, log_start(log), length + cost);
 }
 
-static inline u64 sliding_log_append(const Log *log, u64 now, const Limit *limit, u64 cost) {
-    return sliding_log_enter(log, now, limit, sliding_log_gone(log, now, limit), cost);
+static inline void sliding_log_append(const Log *log, u64 now, const Limit *limit, u64 cost) {
+    sliding_log_enter(log, now, bisect_right(log, (i64)now - (i64)limit->micros), cost);
 }
 
 static inline bool sliding_log_decide(const Log *log, u64 now, const Limit *limit, u64 cost) {
-    sliding_log_mend(log, now, limit);
+    sliding_log_mend(log, now); /* the clock stepped back: nothing was admitted after now */
     if (sliding_log_used(log, now, limit) + cost > limit->count)
         return false;
     sliding_log_append(log, now, limit, cost);
@@ -119,17 +92,8 @@ static inline i64 sliding_log_wait(const Log *log, u64 now, const Limit *limit, 
     u64 length = log_length(log);
     if (used + pending + cost <= limit->count)
         return 0;
-    u64 index = length - used + (used + pending + cost - limit->count) - 1, newest = log_newest(log), instant;
-    if (newest <= now) {
-        instant = index < length ? *log_at(log, index) : now;
-    } else if (newest >= now + limit->micros) { /* as mending would leave it */
-        instant = index < length ? least(*log_at(log, index), now) : now;
-    } else if (limit->leases) { /* what is pending comes before what is later */
-        u64 place = bisect_right(log, (i64)now);
-        instant = index < place ? *log_at(log, index) : index < place + pending ? now : *log_at(log, index - pending);
-    } else {
-        instant = index < length ? *log_at(log, index) : newest;
-    }
+    u64 index = length - used + (used + pending + cost - limit->count) - 1;
+    u64 instant = index < length ? least(*log_at(log, index), now) : now;
     return (i64)(instant + limit->micros - now);
 }
 
@@ -138,22 +102,19 @@ static inline i64 sliding_log_retry_after(const Log *log, u64 now, const Limit *
 }
 
 static inline u64 sliding_log_reset_after(const Log *log, u64 now, const Limit *limit, u64 pending) {
-    if (!pending && !sliding_log_used(log, now, limit))
+    if (pending)
+        return limit->micros;
+    if (!sliding_log_used(log, now, limit))
         return 0;
-    u64 time = sliding_log_time(log, now, limit);
-    return (pending || log_newest(log) > time ? time : log_newest(log)) + limit->micros - now;
+    return least(*log_at(log, log_length(log) - 1), now) + limit->micros - now;
 }
 
-static inline void log_remove(const Log *log, u64 end, u64 cost) {
-    u64 kept = end > cost ? end - cost : 0, length = log_length(log);
+static inline void sliding_log_refund(const Log *log, u64 cost, i64 at) {
+    u64 end = bisect_right(log, at), length = log_length(log);
+    u64 kept = end > cost ? end - cost : 0;
     for (u64 index = end; index < length; index++)
         *log_at(log, kept + index - end) = *log_at(log, index);
     log_publish(log, log_start(log), kept + length - end);
-}
-
-static inline void sliding_log_refund(const Log *log, u64 now, u64 cost, i64 at) {
-    /* What was taken at or after now, though the clock stepped back, was entered as the newest. */
-    log_remove(log, at >= (i64)now ? log_length(log) : bisect_right(log, at), cost);
 }
 
 #define sliding_log_debt sliding_log_used

@@ -1,9 +1,9 @@
 -- Twin of sliding_log.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 --
 -- state  an instant in I7 for each unit of cost, oldest first, so that an admission ends with now; '' is EMPTY
--- limit  micros, count, leases: 1 for concurrency
+-- limit  micros, count
 
-local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
+local pack, unpack, values = struct.pack, struct.unpack, unpack
 
 -- How many came no later than `instant`.  Mostly the few oldest: they are looked at before the rest is halved.
 local function bisect_right(state, instant)
@@ -25,33 +25,22 @@ local function bisect_right(state, instant)
   return low
 end
 
-local function decide(state, from, now, cost, micros, count, leases)
-  local size, next_from, instant = #state / 7, from + #state, now
-  if size > 0 and unpack('>I7', state, #state - 6) > now then
-    local newest, past = unpack('>I7', state, #state - 6), bisect_right(state, now)
-    if newest < now + micros then -- the clock stepped back: it is taken to be where the newest came
-      instant, ahead = newest, true
-    else -- by one period or more: nothing was admitted after now
-      state = string.sub(state, 1, past * 7) .. string.rep(pack('>I7', now), size - past)
-    end
+local function decide(state, from, now, cost, micros, count)
+  local size, next_from = #state / 7, from + #state
+  if size > 0 and unpack('>I7', state, #state - 6) > now then -- the clock stepped back: nothing was admitted after now
+    local past = bisect_right(state, now)
+    state = string.sub(state, 1, past * 7) .. string.rep(pack('>I7', now), size - past)
   end
-  local gone = bisect_right(state, instant - micros)
+  local gone = bisect_right(state, now - micros)
   if size - gone + cost > count then
     return state, false, next_from
   end
-  if instant > now and leases == 1 then -- they keep their own instant
-    local past = bisect_right(state, now) * 7
-    local stamps = string.rep(pack('>I7', now), cost)
-    return string.sub(state, gone * 7 + 1, past) .. stamps .. string.sub(state, past + 1), true, next_from
-  end
-  local stamp = pack('>I7', instant)
+  local stamp = pack('>I7', now)
   return string.sub(state, gone * 7 + 1) .. (cost == 1 and stamp or string.rep(stamp, cost)), true, next_from
 end
 
 local function refund(state, from, now, cost, taken_at)
-  -- What was taken at or after now, though the clock stepped back, was entered as the newest.
-  local past = taken_at >= now and #state / 7 or bisect_right(state, taken_at)
-  ahead = ahead or #state > 0 and unpack('>I7', state, #state - 6) > now
+  local past = bisect_right(state, taken_at)
   local new = string.sub(state, 1, math.max(0, past - cost) * 7) .. string.sub(state, past * 7 + 1)
   return new, from + #state
 end

@@ -8,14 +8,12 @@ static inline bool token_bucket_decide(u128 *state, u64 instant, const Limit *li
     u128 now = (u128)instant * limit->drain;
     u128 tokens = limit->full;
     if (*state > now) {
-        u128 missing = *state - now;
-        if (missing > tokens && missing > tokens + (u128)limit->micros * limit->drain) { /* as in gcra.h */
-            missing = tokens;
+        if (*state - now > tokens) { /* the clock stepped back, or the burst was lowered: an empty bucket is the worst */
+            tokens = 0;
             *state = now + limit->full;
+        } else {
+            tokens -= *state - now;
         }
-        if (missing > tokens) /* the clock stepped back */
-            return false;
-        tokens -= missing;
     }
     u128 price = (u128)cost * limit->unit;
     if (price > tokens)

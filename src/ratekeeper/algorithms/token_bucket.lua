@@ -1,11 +1,9 @@
 -- Twin of token_bucket.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 -- Numbers in two digits, state and limit as in gcra.lua; so is the refund.
 
-local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
+local pack, unpack, values = struct.pack, struct.unpack, unpack
 
-local function decide(state, from, now, cost, drain, unit, rests, full, micros)
-  local full_rest = rests % 67108864
-  local unit_rest = (rests - full_rest) / 67108864
+local function decide(state, from, now, cost, drain, unit, unit_rest, full, full_rest)
   local tokens, rest = full, full_rest
   if state ~= '' then
     local full_at, full_at_rest = unpack('>I8I4', state, from)
@@ -14,7 +12,7 @@ local function decide(state, from, now, cost, drain, unit, rests, full, micros)
       if rest < 0 then
         tokens, rest = tokens - 1, rest + drain
       end
-      if tokens < -micros then -- no step back of one period leads there: an empty bucket is the worst
+      if tokens < 0 then -- the clock stepped back, or the burst was lowered: an empty purse is the worst
         tokens, rest = 0, 0
         state = pack('>I8I4', now + full, full_rest)
       end

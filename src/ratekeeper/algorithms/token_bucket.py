@@ -42,7 +42,7 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     tokens = limit.full
     if state > now:
         tokens -= state - now
-        if tokens < 0 and tokens < -limit.micros * limit.drain:  # no step back of one period leads there
+        if tokens < 0:  # the clock stepped back, or the burst was lowered: an empty bucket is the worst
             tokens = 0
             state = now + limit.full
     tokens -= cost * limit.unit

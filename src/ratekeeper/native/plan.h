@@ -236,7 +236,7 @@ static inline void write_logs(Item *item, u64 now, u64 cost) {
         Log log = item_log(item, part, item->new);
         if (!cost && !log_length(&log))
             continue;
-        sliding_log_mend(&log, now, item->limits + each);
+        sliding_log_mend(&log, now);
         if (cost)
             sliding_log_append(&log, now, item->limits + each, cost);
     }
@@ -371,10 +371,8 @@ static inline void refund_part(const Item *item, const Part *part, const Limit *
     case SLIDING_WINDOW: sliding_window_refund(words, now, limit, item->cost, at); break;
     case SLIDING_LOG: {
         Log log = item_log(item, part, words - part->offset);
-        if (log_length(&log) && limit->leases)
-            concurrency_refund(&log, item->cost, at);
-        else if (log_length(&log))
-            sliding_log_refund(&log, now, item->cost, at);
+        if (log_length(&log))
+            (limit->leases ? concurrency_refund : sliding_log_refund)(&log, item->cost, at);
         break;
     }
     case UNLIMITED: break;

@@ -51,7 +51,7 @@ function gcra(state, now, limit, cost) {
   now *= limit.drain;
   const horizon = now + limit.full;
   let tat = state > now ? state : now;
-  if (tat > horizon && tat > horizon + limit.micros * limit.drain) tat = state = horizon;
+  if (tat > horizon) tat = state = horizon;
   tat += cost * limit.unit;
   return tat > horizon ? [state, false] : [tat, true];
 }
@@ -61,7 +61,7 @@ function tokenBucket(state, now, limit, cost) {
   let tokens = limit.full;
   if (state > now) {
     tokens -= state - now;
-    if (tokens < 0n && tokens < -limit.micros * limit.drain) {
+    if (tokens < 0n) {
       tokens = 0n;
       state = now + limit.full;
     }
@@ -75,7 +75,7 @@ function leakyBucket(state, now, limit, cost) {
   let queued = 0n;
   if (state > now) {
     queued = state - now;
-    if (queued > limit.full && queued > limit.full + limit.micros * limit.drain) {
+    if (queued > limit.full) {
       queued = limit.full;
       state = now + queued;
     }
@@ -85,24 +85,19 @@ function leakyBucket(state, now, limit, cost) {
 }
 
 function fixedWindow(state, now, limit, cost) {
-  let window = now / limit.micros;
+  const window = now / limit.micros;
   const stored = state >> FIELD;
   let used = 0n;
   if (stored >= window) {
     used = state & MASK;
-    if (stored === window + 1n) window = stored;
-    else if (stored > window) state = (window << FIELD) | used;
+    if (stored > window) state = (window << FIELD) | used;
   }
   used += cost;
   return used > limit.count ? [state, false] : [(window << FIELD) | used, true];
 }
 
 function slidingLog(state, now, limit, cost) {
-  const newest = state.length ? state[state.length - 1] : 0n;
-  if (newest > now) {
-    if (newest < now + limit.micros) now = newest;
-    else state = state.map((instant) => min(instant, now));
-  }
+  if (state.length && state[state.length - 1] > now) state = state.map((instant) => min(instant, now));
   let gone = 0;
   while (gone < state.length && state[gone] <= now - limit.micros) gone += 1;
   if (BigInt(state.length - gone) + cost > limit.count) return [state, false];
@@ -117,15 +112,11 @@ function slidingWindow(state, now, limit, cost) {
   const { slices, micros: width } = limit;
   const bits = FIELD * slices;
   const top = bits + FIELD;
-  let position = now * slices;
-  let newest = position / width;
+  const newest = (now * slices) / width;
   let counters = state & ((1n << top) - 1n);
   const passed = newest - (state >> top);
   if (passed > 0n) {
     counters = passed <= slices ? (counters << (FIELD * passed)) & ((1n << top) - 1n) : 0n;
-  } else if (passed < 0n && passed >= -slices) {
-    newest -= passed;
-    position = newest * width;
   } else if (passed < 0n) {
     counters = min(limit.count, counters % MASK);
     state = (newest << top) | counters;
@@ -133,15 +124,14 @@ function slidingWindow(state, now, limit, cost) {
   const oldest = counters >> bits;
   // The sum of a number's digits in base MASK + 1 is that number modulo MASK.
   const room = limit.count - cost - ((counters - (oldest << bits)) % MASK);
-  if (room < 0n || (oldest && oldest * ((newest + 1n) * width - position) > room * width)) return [state, false];
+  if (room < 0n || (oldest && oldest * ((newest + 1n) * width - now * slices) > room * width)) return [state, false];
   return [(newest << top) | (counters + cost), true];
 }
 
 // Microseconds until the turn of a call that left a leaky bucket in `state`.
 function delay(state, now, limit, cost) {
   const ahead = state - now * limit.drain;
-  const most = limit.full + limit.micros * limit.drain;
-  const backlog = ahead > most ? limit.full : ahead > 0n ? ahead : 0n;
+  const backlog = min(limit.full, ahead > 0n ? ahead : 0n);
   const excess = backlog - cost * limit.unit;
   return excess > 0n ? (excess + limit.drain - 1n) / limit.drain : 0n;
 }

@@ -54,12 +54,9 @@ def packed_limit(limit: Limit, kind: str, cost: int) -> bytes:
     """A limit and the cost to take, as the script reads them."""
     numbers: tuple[int, ...] = limit.micros, limit.count
     if limit.algorithm in BUCKETS:
-        (unit, unit_rest), (full, full_rest) = divmod(limit.unit, limit.drain), divmod(limit.full, limit.drain)
-        numbers = limit.drain, unit, unit_rest << 26 | full_rest, full, limit.micros  # a drain is at most 2^26
+        numbers = limit.drain, *divmod(limit.unit, limit.drain), *divmod(limit.full, limit.drain)
     elif limit.algorithm == "sliding_window":
         numbers = limit.slices, *numbers
-    elif limit.algorithm == "concurrency":
-        numbers = *numbers, 1
     numbers = ord(kind), cost, *numbers, *(0,) * (5 - len(numbers))
     return b"".join([packed_number(each) for each in numbers])
 

@@ -26,8 +26,7 @@
 --
 -- A reply is one string for each plan.  To `one`, `each`, `all` and `plans`, if the cost was taken: the new records.
 -- If it was refused: -1 - now in i8, a negative number; for `all` and `plans` a byte for every subject (1: it fits,
--- 2: its record is empty); the records that were read, repaired if need be.  If it was taken with a record from after
--- now: the same with AHEAD and now in I7 in the place of the number.  To other operations: those bytes, now in
+-- 2: its record is empty); the records that were read, repaired if need be.  To other operations: those bytes, now in
 -- I8, the records; if there are several subjects, the length in I4 stands before each log, and before each record if
 -- the operation is neither check nor peek.
 --
@@ -53,8 +52,6 @@ local RING = FRONT + 7 * MOST
 local LAST = '109' -- the last byte before the ring
 local pack, unpack, values, read = struct.pack, struct.unpack, unpack, cmsgpack.unpack_limit
 local KEYS, ARGV = KEYS, ARGV
-local AHEAD = 128 -- the first byte of such a reply
-local ahead = false -- set by a twin that uses a state from after now: the record does not contain now, and is kept longer
 
 -- Case 1, the most common: one key.
 if not ARGV[3] then
@@ -63,18 +60,12 @@ if not ARGV[3] then
   if kind == LONG_LOG then
     local key, ttl, micros, count = KEYS[1], ARGV[2], a, b
     -- include ring.lua
-    if allowed and ahead then
-      return pack('>BI7c0', AHEAD, now, after)
-    end
     return allowed and after or pack('>i8c0', -1 - now, before)
   end
-  local record, ttl = call('GET', KEYS[1]) or '', ARGV[2]
+  local record = call('GET', KEYS[1]) or ''
   -- include several.lua
   if new ~= record then
-    call('SET', KEYS[1], new, 'PX', ahead and 2 * ttl .. '' or ttl)
-  end
-  if fits and ahead then
-    return pack('>BI7c0', AHEAD, now, new)
+    call('SET', KEYS[1], new, 'PX', ARGV[2])
   end
   return fits and new or pack('>i8c0', -1 - now, new)
 end
@@ -92,12 +83,12 @@ local function decide_all(left, word, key, all_fit)
     all_fit, flags, records = decide_all(left - 1, word + 2, key + 1, all_fit)
   end
   if all_fit then
-    call('SET', KEYS[key], new, 'PX', ahead and 2 * ttl .. '' or ttl)
+    call('SET', KEYS[key], new, 'PX', ttl)
     return true, flags, new .. records
   elseif fits then
     return false, (record == '' and '\3' or '\1') .. flags, record .. records
   elseif new ~= record then
-    call('SET', KEYS[key], new, 'PX', ahead and 2 * ttl .. '' or ttl)
+    call('SET', KEYS[key], new, 'PX', ttl)
   end
   return false, (new == '' and '\2' or '\0') .. flags, new .. records
 end
@@ -105,9 +96,6 @@ end
 -- Case 2: one plan of several keys.
 if ARGV[1] == 'all' and not ARGV[3 + 2 * ARGV[2]] then
   local allowed, flags, records = decide_all(ARGV[2] + 0, 3, 1, true)
-  if allowed and ahead then
-    return pack('>BI7', AHEAD, now) .. string.rep('\1', ARGV[2]) .. records
-  end
   return allowed and records or pack('>i8', -1 - now) .. flags .. records
 end
 
@@ -216,7 +204,7 @@ local function decide_plan(operation, sizes, at, key)
       elseif kind == WHOLE_LOG then
         upkeep.save(name, kind, changed[index], ttl)
       else
-        call('SET', name, changed[index], 'PX', ahead and 2 * ttl .. '' or ttl)
+        call('SET', name, changed[index], 'PX', ttl)
       end
     end
     if many > 1 and is_log(kind) then
@@ -242,7 +230,6 @@ local function decide_each(many, at, key)
   local new, fits, then_from
   for index = 1, many do
     local name = KEYS[key + index - 1]
-    ahead = false
     if kind == LONG_LOG then
       local before, after
       fits, before, after = decide_ring(name, ttl, cost, a, b)
@@ -256,15 +243,11 @@ local function decide_each(many, at, key)
         -- include decide-first
       end
       if new ~= record then
-        call('SET', name, new, 'PX', ahead and 2 * ttl .. '' or ttl)
+        call('SET', name, new, 'PX', ttl)
       end
       held[name] = new
     end
-    if fits and ahead then
-      replies[answered + index] = pack('>BI7c0', AHEAD, now, new)
-    else
-      replies[answered + index] = fits and new or refused .. new
-    end
+    replies[answered + index] = fits and new or refused .. new
   end
   answered = answered + many
 end
@@ -281,13 +264,11 @@ local function decide_plans(many, size, at, key)
     if not changed[name] then
       order[#order + 1] = name
     end
-    local ttl = ARGV[at + 2 * index - 1]
-    changed[name], ttls[name] = after[index], ahead and 2 * ttl .. '' or ttl
+    changed[name], ttls[name] = after[index], ARGV[at + 2 * index - 1]
   end
 
   for plan = 1, many do
     local first, allowed = (plan - 1) * size, true
-    ahead = false
     for index = 1, size do
       local record = changed[KEYS[key + first + index - 1]] or found[first + index] or ''
       before[index] = record
@@ -299,9 +280,6 @@ local function decide_plans(many, size, at, key)
         change(KEYS[key + first + index - 1], index)
       end
       replies[answered + plan] = table.concat(after, '', 1, size)
-      if ahead then
-        replies[answered + plan] = pack('>BI7', AHEAD, now) .. string.rep('\1', size) .. replies[answered + plan]
-      end
     else
       for index = 1, size do
         if fits[index] then
@@ -341,18 +319,13 @@ repeat
     at = at + 3 + 2 * size
   else
     answered = answered + 1
-    ahead = false
     if operation == 'check' or operation == 'peek' then
       replies[answered], many = decide_plan(operation, ARGV[at + 1], at + 2, key)
       at = at + 2 + 2 * many
     elseif operation == 'all' then
       many = ARGV[at + 1] + 0
       local allowed, flags, records = decide_all(many, at + 2, key, true)
-      if allowed and ahead then
-        replies[answered] = pack('>BI7', AHEAD, now) .. string.rep('\1', many) .. records
-      else
-        replies[answered] = allowed and records or pack('>i8', -1 - now) .. flags .. records
-      end
+      replies[answered] = allowed and records or pack('>i8', -1 - now) .. flags .. records
       at = at + 2 + 2 * many
     else
       many = ARGV[at + 1] + 0

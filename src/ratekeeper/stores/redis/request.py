@@ -58,7 +58,6 @@ BUCKET_TAKEN = Struct(">QQI")  # a record of one bucket, which is the reply, too
 TAKEN_SIZE, unpack_taken = BUCKET_TAKEN.size, BUCKET_TAKEN.unpack  # looked up once
 INSTANT = Struct(">q")  # before the records of a plan that was refused stands the complement of now: negative
 FITS_FLAG, EMPTY_FLAG = 1, 2
-AHEAD = 128  # the first byte of a reply whose records, though taken, are from after now; now follows in seven bytes
 
 
 ONE = bulk(b"one")  # a check of one subject
@@ -71,8 +70,6 @@ def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
     """The reply to a plan of one subject: whether the cost was taken, when, and the record."""
     if reply[0] < 128:  # only the new record, which says when it was made
         taken, now, record = True, int.from_bytes(reply[subject.instant], "big"), reply
-    elif reply[0] == AHEAD:
-        taken, now, record = True, int.from_bytes(reply[1:8], "big"), reply[8:]
     else:
         taken, now, record = False, ~INSTANT.unpack_from(reply)[0], reply[8:]
     if len(record) not in subject.lengths and not (subject.ring and len(record) == LogSummary.SIZE):
@@ -130,8 +127,6 @@ class PlanWords:
             flags, now, at = b"\1" * many, int.from_bytes(reply[subjects[0].instant], "big"), 0
             if reply[0] >= 128:
                 flags, now, at = reply[8 : 8 + many], ~INSTANT.unpack_from(reply)[0], 8 + many
-                if reply[0] == AHEAD:
-                    now = int.from_bytes(reply[1:8], "big")
         else:
             flags, at = reply[:many], many + 8
             (now,) = INSTANT.unpack_from(reply, many)

@@ -24,13 +24,13 @@ end
 if newest > now then -- the clock stepped back: rare, so the whole log is read
   -- include ring_whole.lua
   local log = unroll(call('GET', key))
-  local state, from, a, b, c = log, 1, micros, count, 0
+  local state, from, a, b = log, 1, micros, count
   local new, fits, then_from
   -- include decide-log
-  if ttl and new ~= log then
+  if ttl then
     save_ring(key, new, 0, ttl)
   end
-  allowed, before, after, change = fits, fits and log or new, new, new ~= log and {whole = new} or nil
+  allowed, before, after, change = fits, fits and log or new, new, {whole = new}
 else
   -- How many instants have expired: those at the start of the front; if all of it has, a binary search finds the
   -- others.

@@ -43,7 +43,7 @@ BODIES = {
 DRIVER = ("redis", "ring", "upkeep")  # how the names of its files begin; the other files are next to the rules
 INCLUDE = re.compile(r"^( *)-- include (\S+)\n", re.MULTILINE)
 COMMENT = re.compile(r"^ *--(?! include ).*\n| --(?! include ).*$", re.MULTILINE)
-IMPORTS = "local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false\n"  # the driver has them too
+IMPORTS = "local pack, unpack, values = struct.pack, struct.unpack, unpack\n"  # the driver has them too
 DECIDE = re.compile(r"local function decide\(state, from, now, cost, (.+)\)\n")
 RETURN = re.compile(r"^ *return (.+, (?:true|false), .+)$", re.MULTILINE)
 NUMBERS = ("a", "b", "c", "d", "e")  # what the driver calls the numbers of a limit

@@ -19,7 +19,7 @@ function upkeep.save(key, kind, record, ttl)
   elseif kind == WHOLE_LOG then
     save_ring(key, record, 0, ttl)
   else
-    call('SET', key, record, 'PX', ahead and 2 * ttl .. '' or ttl)
+    call('SET', key, record, 'PX', ttl)
   end
 end
 
