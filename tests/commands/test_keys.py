@@ -9,6 +9,7 @@ from tests.commands.command import run
 
 
 def test_peek_and_reset_on_redis(redis_server):
+    redis_server.client(db=5).flushdb()  # tests of one worker share the server
     store = f"{redis_server.url}/5?deadline=10"
     place = ["--limit", "1/hour", "--name", "cli", "--store", store]
     assert run("peek", "somebody", *place).exit_code == 0

@@ -100,7 +100,8 @@ def byte_by_byte(data, start):
                 part, begun = start(), False
     except Exception:
         return text.count(b"\n"), False
-    return text.count(b"\n"), not begun
+    ends_open = not begun and text != b"" and not text.endswith(b"\n")  # damage may hit the last line feed
+    return text.count(b"\n") + ends_open, not begun
 
 
 def logs_of(compress):

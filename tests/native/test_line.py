@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import threading
-import time
+from queue import SimpleQueue
 
 import pytest
 from hypothesis import given
@@ -318,10 +318,11 @@ def turned(plain):
 
 
 def test_what_is_sent_is_encrypted_and_what_is_read_is_decrypted_by_the_one_who_leads():
-    pieces = []
+    pieces, arrived = [], SimpleQueue()
 
     def decrypt(read):  # a record is decrypted when all of it is there
         pieces.append(read)
+        arrived.put(read)
         whole = b"".join(pieces)
         if not whole.endswith(turned(b"\r\n")):
             return b""
@@ -336,7 +337,7 @@ def test_what_is_sent_is_encrypted_and_what_is_read_is_decrypted_by_the_one_who_
         far.awaits(number + 1)
     for part in (b"+fi", b"rst", b"\r\n"):
         far.socket.sendall(turned(part))
-        time.sleep(0.01)
+        assert arrived.get(timeout=LONG) == turned(part)  # read by itself
     far.hear(turned(b"secondthird"))
     far.socket.sendall(turned(b"+2\r\n+3\r\n"))
     assert far.ends() == {"first": b"+first\r\n", "second": b"+2\r\n", "third": b"+3\r\n"}

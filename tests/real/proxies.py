@@ -75,7 +75,9 @@ def started(words, port, folder):
         until = time.monotonic() + 20
         while True:
             try:
-                call(port, "GET", "/ready-or-not", wait=1)
+                call(
+                    port, "GET", "/ready-or-not", wait=10
+                )  # a slow first answer is counted, and must not be asked for twice
                 break
             except OSError:
                 assert process.poll() is None, (folder / "proxy.log").read_text()

@@ -5,6 +5,7 @@ Prints a line for each child that hangs, is killed by a signal, or gets another 
 
 import os
 import random
+import select
 import sys
 import time
 import traceback
@@ -90,13 +91,12 @@ def main(name, first, last):
         children[seed] = child
     ends_at = time.monotonic() + LONGEST
     for seed, child in children.items():
-        done = 0
-        while not done and time.monotonic() < ends_at:
-            done, status = os.waitpid(child, os.WNOHANG)
-            time.sleep(0.002)
+        ended = os.pidfd_open(child)
+        done = bool(select.select([ended], [], [], max(0.0, ends_at - time.monotonic()))[0])
+        os.close(ended)
         if not done:
             os.kill(child, 9)
-            os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
         if not done or status:
             print(f"seed {seed}: {'hangs' if not done else f'status {status}'}", flush=True)
         with suppress(InvalidStore):  # the child may not have come so far
