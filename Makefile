@@ -45,7 +45,7 @@ $(VENV)/.group-%: $(INSTALLED)
 setup: $(INSTALLED) ## create .venv and install the project with everything it needs
 
 run: $(INSTALLED) ## start the service with its dashboard and sample rules (Ctrl-C ends it)
-	@$(PY) -m ratekeeper serve src/ratekeeper/service/sample.toml --admin-token admin $(ARGS)
+	@$(PY) -m ratekeeper serve src/ratekeeper/service/sample.toml $(ARGS)
 
 demo: $(INSTALLED) ## show the six algorithms live in the terminal
 	@$(PY) -m ratekeeper.demo $(ARGS)

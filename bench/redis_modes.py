@@ -1,8 +1,8 @@
 """Claim: what is known is not asked, and what is dead is not waited for.
 
 Keys that are refused: at least 10 times the decisions of the same without the memory of refusals, at most 1 % of the
-round trips, and the same number admitted.  A leased hot key: at least 5 times.  A server stopped under 64 tasks: the
-worst decision within the deadline and 10 ms, then at most 50 µs each, and the store is back within a second.
+round trips, and the same number admitted.  A prefetched hot key: at least 5 times.  A server stopped under 64 tasks:
+the worst decision within the deadline and 10 ms, then at most 50 µs each, and the store is back within a second.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ async def compared(server: Server, title: str, limit: str, keys: list[str], ways
     best: dict[str, float] = {}
     for turn in range(ROUNDS):
         for name, options in ways.items():
-            lease = options.get("lease")
+            prefetch = options.get("prefetch")
             cache = options.get("deny_cache", True)
             prefix = f"{title[:4]}{name[:6]}{turn}".replace(" ", "_").replace(",", "")
             store = AsyncRedisStore(server.url, deadline=10, deny_cache=cache, prefix=prefix)
-            limiter = AsyncLimiter(limit, store=store, lease=lease)
+            limiter = AsyncLimiter(limit, store=store, prefetch=prefetch)
             await limiter.check("warm")
             client.config_resetstat()
             began = time.process_time()
@@ -127,8 +127,8 @@ def main() -> None:
     users = [f"user:{number}" for number in range(100)]
     refusals: dict[str, dict[str, Any]] = {"asked each time": {"deny_cache": False}, "remembered": {}}
     asyncio.run(compared(server, "A hundred keys that are refused, 10/second each", "10/second", users, refusals))
-    leases: dict[str, dict[str, Any]] = {"asked each time": {}, "lease auto": {"lease": "auto"}}
-    asyncio.run(compared(server, "One hot key", "2000000/second", ["hot"], leases))
+    modes: dict[str, dict[str, Any]] = {"asked each time": {}, "prefetch auto": {"prefetch": "auto"}}
+    asyncio.run(compared(server, "One hot key", "2000000/second", ["hot"], modes))
     asyncio.run(stalled(server))
     server.close()
 

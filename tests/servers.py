@@ -97,9 +97,24 @@ class Cluster:
 
     SHARES = ((0, 5460), (5461, 10922), (10923, 16383))
 
-    def __init__(self, patience=60_000):
+    def __init__(self, patience=60_000, between=None):
         options = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "appendonly": "no"}
-        self.servers = [Server(**options) for _ in self.SHARES]
+        self.proxies = []
+        if between is None:
+            self.servers = [Server(**options) for _ in self.SHARES]
+        else:  # each node is reached through what ``between`` makes of its port, and says so
+            ports = [free_port() for _ in self.SHARES]
+            self.proxies = [between(port) for port in ports]
+            self.servers = [
+                Server(
+                    port=port,
+                    **options,
+                    cluster_announce_port=proxy.port,
+                    cluster_announce_bus_port=port + 10_000,
+                    cluster_announce_ip="127.0.0.1",
+                )
+                for port, proxy in zip(ports, self.proxies, strict=True)
+            ]
         clients = [server.client() for server in self.servers]
         for client, (first, last) in zip(clients, self.SHARES, strict=True):
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
@@ -115,7 +130,7 @@ class Cluster:
 
     @property
     def url(self):
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{each.port}" for each in self.proxies or self.servers)
 
     def owner(self, slot):
         """The server that has a slot when the cluster is new."""
@@ -124,8 +139,8 @@ class Cluster:
         )
 
     def close(self):
-        for server in self.servers:
-            server.close()
+        for each in (*self.proxies, *self.servers):
+            each.close()
 
 
 class Sentinel(Server):

@@ -47,7 +47,7 @@ LIMITS = "expected a limit such as '100/minute' or a list of limits"
             ("5/minute",),
             {"max_key": 9},
             "expected an option (algorithm, store, name, clock, max_keys, on_store_error, deadline, local_share, "
-            "lease), got 'max_key'. Did you mean 'max_keys'?",
+            "prefetch), got 'max_key'. Did you mean 'max_keys'?",
         ),
     ],
 )

@@ -28,7 +28,8 @@ MODULES = {
     "ratekeeper.adapters.aiohttp": "exempt rate_limit setup",
     "ratekeeper.adapters.asgi": "RateLimitMiddleware",
     "ratekeeper.adapters.django": "RateLimitMiddleware exempt rate_limit",
-    "ratekeeper.adapters.drf": "RateLimitThrottle",
+    "ratekeeper.adapters.drf": "AnonRateThrottle RateLimitThrottle ScopedRateThrottle SimpleRateThrottle "
+    "UserRateThrottle",
     "ratekeeper.adapters.fastapi": "RateLimit document",
     "ratekeeper.adapters.flask": "RateLimiter",
     "ratekeeper.adapters.grpc": "AsyncRateLimitInterceptor RateLimitInterceptor",
@@ -46,7 +47,7 @@ MODULES = {
     "ratekeeper.sinks.opentelemetry": "OpenTelemetrySink",
     "ratekeeper.sinks.prometheus": "PrometheusSink",
     "ratekeeper.stores": "AsyncRedisStore MemoryStore RedisStore SharedStore",
-    "ratekeeper.stores.shared": "Segment SharedStore remove segments",
+    "ratekeeper.stores.shared": "Segment SharedStore bytes_needed remove segments",
     "ratekeeper.testing": "FakeClock StoreContract TimedStoreContract frozen",
 }
 
@@ -67,7 +68,7 @@ CLASSES = [
     (
         Limit("5/minute"),
         "algorithm burst capacity count is_leased is_unlimited parse period slices "
-        "drain full is_queue layout micros parts recovery rule unit",  # for algorithms and stores, not promised
+        "ceiling drain full is_queue layout micros parts recovery rule slack unit",  # for stores, not promised
     ),
     (LimitExceeded(REFUSAL), "add_note args decision name retry_after with_traceback"),
     (StoreUnavailable("here", "why"), "add_note args charged store why with_traceback"),

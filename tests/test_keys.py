@@ -1,5 +1,7 @@
 """Keys: injective, bounded, and never empty."""
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from ratekeeper import InvalidKey, Limiter
 from ratekeeper.keys import LONGEST, encode, wire
 
-plain = st.text(max_size=6) | st.binary(max_size=6) | st.integers()
+plain = st.text(max_size=6) | st.binary(max_size=6) | st.integers() | st.uuids()
 parts = st.recursive(plain, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
-keys = st.text(min_size=1) | st.binary(min_size=1) | st.lists(parts, min_size=1, max_size=4).map(tuple)
+single = st.text(min_size=1) | st.binary(min_size=1) | st.integers() | st.uuids()
+keys = single | st.lists(parts, min_size=1, max_size=4).map(tuple)
 
 
 @given(keys, keys)
@@ -53,7 +56,16 @@ def test_a_subclass_of_str_counts_as_its_text():
     assert limiter.check(Shouting("b"))
 
 
-NOBODY = ["", b"", (), None, 42, 4.2, True, ["a"], {"a"}, object(), (None,), (True,), (1.5,), (["a"],)]
+@pytest.mark.parametrize("key", [0, -7, 42, 10**99, UUID(int=42), b"42", ("user", 42), ("user", UUID(int=42))])
+def test_numbers_and_uuids_are_keys_and_not_their_text(key):
+    limiter = Limiter("1/minute")
+    assert limiter.check("42")
+    assert limiter.check(str(UUID(int=42)))
+    assert limiter.check(key)
+    assert not limiter.check(key)
+
+
+NOBODY = ["", b"", (), None, 4.2, True, ["a"], {"a"}, object(), (None,), (True,), (1.5,), (["a"],)]
 
 
 @pytest.mark.parametrize("key", NOBODY)
@@ -62,6 +74,10 @@ def test_what_names_nobody_is_refused(key):
     for operation in (limiter.check, limiter.peek, limiter.acquire, limiter.reserve, limiter.refund, limiter.reset):
         with pytest.raises(InvalidKey):
             operation(key)
+
+
+class User:
+    id = 42
 
 
 @pytest.mark.parametrize(
@@ -73,12 +89,17 @@ def test_what_names_nobody_is_refused(key):
             "identity as one. Decide what to count for them, such as their address.",
         ),
         (
-            42,
-            "key: expected text, bytes, or a tuple of text, bytes and whole numbers such as ('user', 42), got int.",
+            4.2,
+            "key: expected text, a whole number, a UUID, bytes or a tuple of them such as ('user', 42), got float.",
         ),
         (
             ("user", None),
-            "key: expected text, bytes, whole numbers or tuples of them in the tuple, got NoneType.",
+            "key: expected text, a whole number, a UUID, bytes or a tuple of them such as ('user', 42), got NoneType.",
+        ),
+        (
+            User(),
+            "key: expected text, a whole number, a UUID, bytes or a tuple of them such as ('user', 42), got User. "
+            "Pass what names it, such as its id.",
         ),
     ],
 )

@@ -277,6 +277,36 @@ def test_a_closed_limiter_says_so():
     asyncio.run(main())
 
 
+def test_a_block_around_a_call_is_not_limited_and_says_so():
+    limiter, aio = Limiter("2/minute", name="api"), AsyncLimiter("2/minute", name="api")
+    unused = (
+        "limiter 'api': expected calls of the limiter inside {0!r}, which closes it at the end, got none: nothing was "
+        "limited. To limit a block, write: {0} limiter.reserve(key)."
+    )
+    again = (
+        "limiter 'api': expected an open limiter, but the end of a {0!r} block has closed it. "
+        "To limit a block, write: {0} limiter.reserve(key)."
+    )
+    with pytest.warns(RuntimeWarning) as warned, limiter:
+        pass
+    assert [str(each.message) for each in warned] == [unused.format("with")]
+    with pytest.raises(Closed) as caught, limiter:
+        pass
+    assert str(caught.value) == again.format("with")
+
+    async def main():
+        with pytest.warns(RuntimeWarning) as warned:
+            async with aio:
+                pass
+        assert [str(each.message) for each in warned] == [unused.format("async with")]
+        with pytest.raises(Closed) as caught:
+            async with aio:
+                pass
+        assert str(caught.value) == again.format("async with")
+
+    asyncio.run(main())
+
+
 def test_closing_twice_is_no_error():
     with Limiter("2/minute") as limiter:
         limiter.close()

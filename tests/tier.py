@@ -6,6 +6,8 @@
 
 import os
 
+import pytest
+
 FULL = bool(os.environ.get("RATEKEEPER_FULL"))
 
 
@@ -19,3 +21,9 @@ def steps(full: int, quick: int | None = None) -> int:
 def examples(full: int) -> int:
     """Choose how many examples Hypothesis tries: a fifth in the quick tier, but at least ten."""
     return full if FULL else min(full, max(10, full // 5))
+
+
+# For tests in tests/real whose figures depend on how fast the machine is: only the long form runs them.
+TIMED = pytest.mark.skipif(
+    bool(os.environ.get("RATEKEEPER_REAL_SHORT")), reason="depends on the speed of the machine: in the long form only"
+)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ratekeeper.algorithms import RULES
-from ratekeeper.errors import InvalidInput, did_you_mean, shown
+from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.limit import Limit
+from ratekeeper.stores.options import advice_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def misspelled(cls: type, limits: tuple[Any, ...], options: dict[str, Any]) -> I
         got, advice = "limit=", f" Write {name}({shown(limit)}) or limits={shown(limit)}."
     elif unknown is not None:
         wanted, got = f"an option ({', '.join(known)})", repr(unknown)  # not its value, which may be a password
-        advice = did_you_mean(unknown, known)
+        advice = advice_on(unknown, known)
     elif not limits:
         got, advice = "nothing", f" Write for example {name}('100/minute')."
     elif "limits" in options:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import urandom
+
 from ratekeeper.errors import InvalidCost, shown
 from ratekeeper.limit import UNLIMITED, Frozen, Limit, LimitSet
 
@@ -30,6 +32,8 @@ class Check(Frozen):
     """
 
     __slots__ = ("cost", "key", "limit", "on_store_error", "space")
+    lease = 0  # the id of a LeaseCheck; 0: nobody can renew or give back what this check takes of a concurrency limit
+    lasts = 0
     space: str
     key: str | bytes  # encoded: see keys.py
     limit: Limit | LimitSet
@@ -48,3 +52,41 @@ class Check(Frozen):
 
     def __repr__(self) -> str:
         return f"Check({self.space!r}, <key>, {str(self.limit)!r}, cost={self.cost})"
+
+
+def new_id() -> int:
+    """The id of a lease: 64 random bits."""
+    return int.from_bytes(urandom(8), "big") or 1
+
+
+class LeaseCheck(Check):
+    """Hold ``cost`` places of a concurrency limit under the id ``lease``, for ``lasts`` microseconds from now.
+
+    A store that is asked to ``end_leases`` lets the lease keep ``cost`` places, and notes for ``lasts`` that the lease
+    was withdrawn, so that a request that arrives late is recognised; 0: the lease was surely taken before.
+    """
+
+    __slots__ = ("lasts", "lease")
+    lease: int
+    lasts: int
+
+    def __init__(
+        self,
+        space: str,
+        key: str | bytes,
+        limit: Limit | LimitSet,
+        cost: int,
+        on_store_error: str | None,
+        lease: int,
+        lasts: int,
+    ) -> None:
+        super().__init__(space, key, limit, cost, on_store_error)
+        self._set(lease=lease, lasts=lasts)
+
+    def renamed(self) -> LeaseCheck:
+        """The same check under a new id."""
+        return LeaseCheck(self.space, self.key, self.limit, self.cost, self.on_store_error, new_id(), self.lasts)
+
+    def having(self, cost: int, lasts: int) -> LeaseCheck:
+        """The same lease with another number of places, for another time."""
+        return LeaseCheck(self.space, self.key, self.limit, cost, self.on_store_error, self.lease, lasts)

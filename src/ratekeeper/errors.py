@@ -3,9 +3,10 @@
 RatekeeperError
 ├── InvalidInput            also a ValueError and a TypeError: the caller's mistake; nothing was changed
 │   ├── InvalidLimit        a limit that is malformed or impossible
-│   ├── InvalidKey          a key that is empty, or not text, bytes or a tuple of them
+│   ├── InvalidKey          a key that is empty, or of a type that names nobody
 │   ├── InvalidCost         a cost that is not a whole number of at least 1
 │   ├── InvalidStore        a store that is unknown, or does not support an option
+│   ├── NotAwaited          also an AttributeError: the result of an async call was used without ``await``
 │   └── InvalidRules        a rules file with a mistake; the old rules stay in force
 ├── StoreUnavailable        the store gave no answer in time; limiters use the fallback of on_store_error instead
 ├── LimitExceeded           raised by decorators and reservations only: elsewhere a refusal is a value
@@ -41,7 +42,7 @@ class InvalidLimit(InvalidInput):
 
 
 class InvalidKey(InvalidInput):
-    """A key that is empty, or not text, bytes or a tuple of them."""
+    """A key that is empty, or of a type that names nobody: a key is text, an int, a UUID, bytes or a tuple of them."""
 
 
 class InvalidCost(InvalidInput):
@@ -52,12 +53,42 @@ class InvalidStore(InvalidInput):
     """A store that is unknown, or does not support an option."""
 
 
-class InvalidRules(InvalidInput):
-    """A rules file with a mistake, at ``place`` in it; rules that were in force stay."""
+class NotAwaited(InvalidInput, AttributeError):
+    """An async call was used as if it were its result: ``if limiter.check(key)`` without ``await``.
 
-    def __init__(self, message: str, place: str = "") -> None:
+    Without this error, every call would be admitted, as a coroutine is always true.
+    """
+
+    def __init__(self, name: str, use: str, advice: str = "") -> None:
+        example = advice or f"Write: await ….{name.rpartition('.')[2]}(…)."
+        super().__init__(f"{name}: expected the call to be awaited, got {use} without that. {example}")
+
+
+class InvalidRules(InvalidInput):
+    """A rules file with a mistake, at ``place`` in it; rules that were in force stay.
+
+    ``keys`` and ``line`` say where in the file; ``mistakes`` has an error for each mistake.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        place: str = "",
+        *,
+        keys: tuple[str | int, ...] = (),
+        line: int | None = None,
+        mistakes: tuple[InvalidRules, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.place = place
+        self.keys = keys
+        self.line = line
+        self._several = mistakes
+
+    @property
+    def mistakes(self) -> tuple[InvalidRules, ...]:
+        """An error for each mistake of the file; often this one alone."""
+        return self._several or (self,)
 
 
 class LimitExceeded(RatekeeperError):

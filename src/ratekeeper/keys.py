@@ -1,35 +1,35 @@
-"""Keys: text, bytes or a tuple of parts -> one dictionary key, injectively.
+"""Keys: text, a whole number, a UUID, bytes or a tuple of them -> one dictionary key, injectively.
 
 Text stays as it is (the hot path).  Everything else becomes tagged bytes, so no two different keys ever share a
-counter: not ("a/b", "c") and ("a", "b/c"), not ("1",) and (1,), not "a" and b"a".  A key longer than ``LONGEST`` is
+counter: not ("a/b", "c") and ("a", "b/c"), not "1" and 1, not "a" and b"a".  A key longer than ``LONGEST`` is
 replaced by its 256-bit digest, which bounds what a table stores for a key.
 """
 
 from __future__ import annotations
 
+import sys
+
 from ratekeeper.errors import InvalidKey, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    Key = str | bytes | tuple["Part", ...]
-    Part = str | bytes | int | tuple["Part", ...]
+    from uuid import UUID
+
+    Key = str | bytes | int | UUID | tuple["Key", ...]
 
 LONGEST = 256
+KINDS = "text, a whole number, a UUID, bytes or a tuple of them"
 
 
 def encode(key: Key) -> str | bytes:
     """The dictionary key of ``key``; raises InvalidKey if it is empty or of another type."""
     if isinstance(key, str):
         encoded: str | bytes = str.__str__(key) if key.__class__ is not str else key
-    elif isinstance(key, (bytes, bytearray, memoryview)):
-        encoded = b"b" + bytes(key) if len(key) else b""
-    elif isinstance(key, tuple):
-        encoded = b"t" + encode_parts(key) if key else b""
+    elif isinstance(key, (bytes, bytearray, memoryview, tuple)) and not len(key):
+        encoded = b""
     else:
-        raise InvalidKey(
-            "key: expected text, bytes, or a tuple of text, bytes and whole numbers such as ('user', 42), "
-            f"got {type(key).__name__}."
-        )
+        tag, raw = tagged(key)
+        encoded = tag + raw
     if not encoded:
         raise InvalidKey(
             f"key: expected something that names the caller, got {shown(key)}. An empty key would count all callers "
@@ -38,24 +38,39 @@ def encode(key: Key) -> str | bytes:
     return digest(encoded) if len(encoded) > LONGEST else encoded
 
 
-def encode_parts(parts: tuple[Part, ...]) -> bytes:
-    """Each part as a letter for its type, its length, and itself: prefix-free, so injective."""
-    pieces = []
-    for part in parts:
-        if isinstance(part, str):
-            tag, raw = b"s", part.encode("utf-8", "surrogatepass")
-        elif isinstance(part, (bytes, bytearray, memoryview)):
-            tag, raw = b"b", bytes(part)
-        elif isinstance(part, int) and not isinstance(part, bool):
-            tag, raw = b"i", b"%x" % part
-        elif isinstance(part, tuple):
-            tag, raw = b"t", encode_parts(part)
-        else:
-            raise InvalidKey(
-                f"key: expected text, bytes, whole numbers or tuples of them in the tuple, got {type(part).__name__}."
-            )
-        pieces.append(b"%c%d:%b" % (tag, len(raw), raw))
-    return b"".join(pieces)
+def tagged(part: Key) -> tuple[bytes, bytes]:
+    """A letter for the type of ``part``, and its bytes."""
+    if isinstance(part, str):
+        return b"s", part.encode("utf-8", "surrogatepass")
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return b"b", bytes(part)
+    if isinstance(part, int) and not isinstance(part, bool):
+        return b"i", b"%x" % part
+    if isinstance(part, tuple):
+        return b"t", b"".join([lengthened(*tagged(inner)) for inner in part])
+    if is_uuid(part):
+        return b"u", part.bytes  # type: ignore[union-attr]
+    raise InvalidKey(f"key: expected {KINDS} such as ('user', 42), got {type(part).__name__}.{advice(part)}")
+
+
+def lengthened(tag: bytes, raw: bytes) -> bytes:
+    """A part of a tuple with its length: prefix-free, so injective."""
+    return b"%b%d:%b" % (tag, len(raw), raw)
+
+
+def is_uuid(value: object) -> bool:
+    uuid = sys.modules.get("uuid")  # slow to import, and loaded already if there is a UUID
+    return uuid is not None and isinstance(value, uuid.UUID)
+
+
+def advice(value: object) -> str:
+    """How to make a key of ``value``, ready to be appended to a sentence."""
+    if hasattr(value, "__await__"):
+        return " Await it first."
+    for name in ("id", "pk"):
+        if hasattr(type(value), name) or name in getattr(value, "__dict__", ()):
+            return f" Pass what names it, such as its {name}."
+    return ""
 
 
 def wire(key: str | bytes) -> bytes:

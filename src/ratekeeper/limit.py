@@ -60,7 +60,20 @@ class Limit(Frozen):
     ``sliding_window`` into that many parts.  All are attributes too, with ``capacity``: the most that can pass at once.
     """
 
-    __slots__ = ("algorithm", "burst", "capacity", "count", "drain", "full", "micros", "rule", "slices", "unit")
+    __slots__ = (
+        "algorithm",
+        "burst",
+        "capacity",
+        "ceiling",
+        "count",
+        "drain",
+        "full",
+        "micros",
+        "rule",
+        "slack",
+        "slices",
+        "unit",
+    )
     count: int
     burst: int
     algorithm: str
@@ -72,6 +85,8 @@ class Limit(Frozen):
     unit: int  # ticks in one unit of cost
     drain: int  # ticks in a microsecond
     full: int  # ticks in a burst
+    slack: int  # microseconds by which a bucket's state may be ahead of the clock, though none is admitted there
+    ceiling: int  # ticks that a bucket owes at most: a burst, and the slack
     rule: ModuleType  # the module of pure functions that decides
 
     def __init__(
@@ -123,6 +138,9 @@ class Limit(Frozen):
         if count > MOST_DRAIN * micros:
             raise InvalidLimit(f"{place}: expected at most {MOST_DRAIN:,} per microsecond, got {count:,} per {micros}.")
         unit, drain = ticks(place, count, micros, capacity) if algorithm in BUCKETS else (1, 1)
+        full = capacity * unit
+        # One unit is admitted after a full recovery or one period at the latest, wherever the clock steps.
+        slack = max(0, min(full, micros * drain) - unit) // drain if algorithm in BUCKETS else 0
         self._set(
             count=count,
             micros=micros,
@@ -132,7 +150,9 @@ class Limit(Frozen):
             capacity=capacity,
             unit=unit,
             drain=drain,
-            full=capacity * unit,
+            full=full,
+            slack=slack,
+            ceiling=full + slack * drain,
             rule=rule_of(algorithm),
         )
 
@@ -213,7 +233,7 @@ class Limit(Frozen):
         if self.algorithm in BUCKETS:
             return f"bucket:{self.unit}:{self.drain}"
         if self.algorithm in ("sliding_log", "concurrency"):
-            return "log" if self.algorithm == "sliding_log" else "leases"
+            return "log" if self.algorithm == "sliding_log" else "leases:2"  # 1 had no ids
         return f"{self.algorithm}:{self.micros}:{self.slices}"
 
     def __str__(self) -> str:
@@ -260,6 +280,8 @@ def make_unlimited() -> Limit:
         unit=1,
         drain=1,
         full=UNLIMITED,
+        slack=0,
+        ceiling=UNLIMITED,
         rule=unlimited,
     )
     return limit
@@ -395,11 +417,6 @@ def parse_limits(
             "got a list. Put it into a limiter or a rule of its own."
         )
     return effective[0] if len(effective) == 1 else LimitSet(effective)
-
-
-def doubled(limit: Any) -> Limit:
-    """``limit`` with room for twice as many leases; its states mean the same."""
-    return Limit(2 * limit.count, limit.period, algorithm=limit.algorithm)
 
 
 def empty_state(limit: Limit | LimitSet) -> State:

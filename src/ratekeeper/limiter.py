@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ratekeeper.awaitable import AsyncCall, awaited
 from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import Closed, InvalidInput, InvalidStore, shown
 from ratekeeper.keys import encode
@@ -58,7 +59,7 @@ class AnyLimiter:
         on_store_error: str | None = None,
         deadline: Seconds | None = None,
         local_share: float | None = None,
-        lease: str | int | None = None,
+        prefetch: str | int | None = None,
     ) -> None:
         self.limits = parse_limits(limits, algorithm)
         if name is not None and not (isinstance(name, str) and name):
@@ -66,7 +67,7 @@ class AnyLimiter:
         self.name = name or str(self.limits)
         self._owns_store = isinstance(store, str)
         options = {"on_store_error": on_store_error, "deadline": deadline, "local_share": local_share}
-        expect_options("limiter", lease=lease, **options)
+        expect_options("limiter", prefetch=prefetch, **options)
         if isinstance(store, str):
             self.store = open_store(store, clock=clock, max_keys=max_keys, asynchronous=self._is_async, **options)
         elif not all(each is None for each in (clock, max_keys, deadline, local_share)):
@@ -78,15 +79,20 @@ class AnyLimiter:
             expect_store(store)
             self.store = store
         self._on_store_error = on_store_error
-        table = self._table(lease)
+        table = self._table(prefetch)
         if table is not None:
             self._serve(table)
+        if self.store.blocking:
+            warm_up = getattr(self.store, "warm_up", None)
+            if warm_up is not None:  # of a store elsewhere: it starts to connect
+                warm_up()
 
     if not TYPE_CHECKING:
         __new__.__wrapped__ = __init__  # what inspect.signature and help() show
 
     _is_async = False
     _runner: Any = None  # see _flows
+    _close_table: Callable[[], Any] | None = None
     _check_now: Callable[..., Decision] | None = None  # a table's check, if an admitted call may go ahead at once
     check: Any
 
@@ -100,19 +106,20 @@ class AnyLimiter:
         """The clock of the store: a FakeClock in tests."""
         return self.store.clock
 
-    def _table(self, lease: str | int | None) -> Any:
+    def _table(self, prefetch: str | int | None) -> Any:
         """The table of the store that answers ``check`` with the least work, if the store has tables."""
         make = getattr(self.store, "table", None)
         if make is None:
             return None
         try:
-            return make(self.name, self.limits, self._on_store_error, lease=lease, strict=True)
+            return make(self.name, self.limits, self._on_store_error, prefetch=prefetch, strict=True)
         except InvalidStore:  # the caller gets no limiter to close
-            if self._owns_store and not self.store.blocking:  # a remote store has no connection yet
+            if self._owns_store and not self.store.blocking:  # a remote store is not connected yet: see warm_up
                 self.store.close()
             raise
 
     def _serve(self, table: Any) -> None:
+        self._close_table = getattr(table, "close", None)  # of a table that prefetches: it gives back what is left
         self.check = table.check  # the one bypass: the table's own method, with nothing in between
         if not self.store.blocking and not self.limits.is_queue:  # a leaky bucket admits calls that must still wait
             self._check_now = table.check
@@ -143,11 +150,17 @@ class AnyLimiter:
     def _plan(self, key: Key, cost: int) -> Check:
         return Check(self.name, encode(key), self.limits, to_cost(cost), self._on_store_error)
 
+    def _lease(self, check: Check) -> Check:
+        """The check with the id of a new lease."""
+        from ratekeeper.flow.lease_renewal import named_lease
+
+        return named_lease(check, self.store)
+
     def _refundable(self, key: Key, cost: int) -> Check:
         if self.limits.is_leased:
             raise InvalidInput(
-                f"refund: expected a limit without leases, got '{self.limits}', whose leases are told apart by when "
-                "they were taken. Use reserve() as a block, or settle its reservation."
+                f"refund: expected a limit without leases, got '{self.limits}', which is given back by the lease. "
+                "Use reserve() as a block, or settle its reservation."
             )
         return self._plan(key, cost)
 
@@ -160,6 +173,28 @@ class AnyLimiter:
         if self._runner is not None:
             self._runner.close(self.store)
         return store
+
+    def _expect_open(self, block: str) -> None:
+        if self.is_closed:
+            raise Closed(
+                f"limiter {self.name!r}: expected an open limiter, but the end of a {block!r} block has closed it. "
+                f"To limit a block, write: {block} limiter.reserve(key)."
+            )
+
+    def _warn_if_unused(self, block: str) -> None:
+        """Warn of a block that was meant to be limited, as in other libraries: this one only closes the limiter."""
+        if self.is_closed or not self._owns_store or self.store.blocking or self._runner is not None:
+            return
+        size = getattr(self.store, "size", None)
+        if size is not None and not size() and not self.limits.parts[0].is_unlimited:
+            from warnings import warn
+
+            warn(
+                f"limiter {self.name!r}: expected calls of the limiter inside {block!r}, which closes it at the end, "
+                f"got none: nothing was limited. To limit a block, write: {block} limiter.reserve(key).",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.limits)!r}, name={self.name!r})"
@@ -252,6 +287,13 @@ class Limiter(AnyLimiter):
 
         check = self._plan(key, cost)
         expect_priority(priority)
+        if self.limits.is_leased:
+            check = self._lease(check)
+            patience = timeout_micros(timeout)
+            flows = self._flows()
+            return Reservation(
+                self, check, flows.hold(check) if patience is None else flows.acquire(check, patience, priority)
+            )
         if timeout is None:
             return Reservation(self, check, self._flows().ask("check", check))
         return Reservation(self, check, self.acquire(key, cost, timeout, priority))
@@ -270,11 +312,16 @@ class Limiter(AnyLimiter):
             store = self._close()  # first, so that no call reaches a store that is being closed
             if self._owns_store:
                 store.close()
+            elif self._close_table is not None:
+                self._close_table()
 
     def __enter__(self) -> Limiter:
+        """Close the limiter at the end of the block; to limit a block, use ``reserve``."""
+        self._expect_open("with")
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._warn_if_unused("with")
         self.close()
 
 
@@ -289,22 +336,19 @@ class AsyncLimiter(AnyLimiter):
 
     def _serve(self, table: Any) -> None:
         super()._serve(table)
-        if not self.store.blocking:
-            answer = table.check
+        self.check = AsyncCall(table.check, "AsyncLimiter.check", self.store.blocking).call  # type: ignore[method-assign]
 
-            async def check(key: Key, cost: int = 1) -> Decision:
-                return answer(key, cost)
-
-            self.check = check  # type: ignore[method-assign]
-
+    @awaited
     async def check(self, key: Key, cost: int = 1) -> Decision:
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""
         return await self._flows().ask("check", self._plan(key, cost))
 
+    @awaited
     async def peek(self, key: Key, cost: int = 1) -> Decision:
         """Return the decision that ``check`` would make, and take nothing."""
         return await self._flows().ask("peek", self._plan(key, cost))
 
+    @awaited
     async def acquire(self, key: Key, cost: int = 1, timeout: Seconds | None = None, priority: int = 0) -> Decision:
         """Wait until ``cost`` fits, first come first served; refuse at once if that takes over ``timeout`` seconds.
 
@@ -325,12 +369,17 @@ class AsyncLimiter(AnyLimiter):
         from ratekeeper.reservation import AsyncReservation
 
         expect_priority(priority)
-        return AsyncReservation(self, self._plan(key, cost), timeout_micros(timeout), priority)
+        check = self._plan(key, cost)
+        if self.limits.is_leased:
+            check = self._lease(check)
+        return AsyncReservation(self, check, timeout_micros(timeout), priority)
 
+    @awaited
     async def refund(self, key: Key, cost: int = 1) -> Decision:
         """Give ``cost`` back, never above the capacity."""
         return await self._flows().ask("refund", self._refundable(key, cost))
 
+    @awaited
     async def reset(self, key: Key) -> None:
         """Forget what ``key`` has used; raises StoreUnavailable if the store does not answer."""
         reset: Callable[..., Any] = self.store.reset
@@ -342,11 +391,16 @@ class AsyncLimiter(AnyLimiter):
             close: Callable[..., Any] = self._close().close
             if self._owns_store:
                 await finish(close())
+            elif self._close_table is not None:
+                await finish(self._close_table())
 
     async def __aenter__(self) -> AsyncLimiter:
+        """Close the limiter at the end of the block; to limit a block, use ``reserve``."""
+        self._expect_open("async with")
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        self._warn_if_unused("async with")
         await self.close()
 
 

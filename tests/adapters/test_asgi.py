@@ -377,3 +377,22 @@ def test_a_wait_longer_than_max_delay_is_refused_and_takes_nothing():
     assert [verdict.retry_after for verdict in verdicts[3:]] == [1.0, 1.0]
     clock.advance(1)
     assert policy.check(Request(peer=HERE)).delay == 2.0
+
+
+def test_headers_of_the_application_stay_alone():
+    async def app(scope, receive, send):
+        headers = [(b"x-ratelimit-limit", b"7"), (b"retry-after", b"99"), (b"vary", b"Accept")]
+        await send({"type": "http.response.start", "status": 429, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    limited = RateLimitMiddleware(app, policy={"rules": [{"name": "all", "limit": "2/minute"}]})
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "client": None}
+    asyncio.run(limited(scope, None, send))
+    names = [name for name, _ in sent[0]["headers"]]
+    assert names.count(b"x-ratelimit-limit") == names.count(b"retry-after") == names.count(b"ratelimit") == 1
+    assert (b"x-ratelimit-limit", b"7") in sent[0]["headers"]

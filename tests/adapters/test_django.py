@@ -18,6 +18,7 @@ from ratekeeper.adapters.django import RateLimitMiddleware, exempt, rate_limit
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import CASES, HERE, THERE, Answer, rules, run
 from tests.adapters.django_site import AUTHENTICATION, OURS
+from tests.servers import closed_port
 
 
 def site(policy=None, *views, middleware=(AUTHENTICATION, OURS), **setting):
@@ -169,7 +170,7 @@ def test_exempt_views():
     urls = [path("", plain_answer), path("free", exempt(lambda request: HttpResponse("free"))), path("own", limited)]
     with site(rules({"limit": "1/minute"}), *urls, path("health", Health.as_view())):
         assert statuses("/", "/", "/free", "/free", "/health", "/health") == [200, 429, 200, 200, 200, 200]
-        assert statuses("/own", "/own", "/own") == [200, 200, 429]
+        assert statuses("/own", "/own", "/own") == [200, 200, 200]
         assert statuses("/nowhere") == [429]
 
 
@@ -315,3 +316,24 @@ def test_a_decorated_view_holds_its_place_until_the_response_is_closed(middlewar
             with pytest.raises(OSError, match="broken"):
                 send("GET", "/?broken")
         assert send("GET", "/").status_code == 200
+
+
+def test_checks_of_a_store_that_does_not_answer():
+    with (
+        closed_port() as port,
+        site({"store": f"redis://127.0.0.1:{port}/0", "rules": [{"name": "a", "limit": "1/day"}]}),
+    ):
+        found = [check for check in run_checks() if check.id == "ratekeeper.W007"]
+    assert found[0].msg.startswith(f"The store does not answer: redis://127.0.0.1:{port}")
+
+
+def test_checks_of_identities_that_nothing_names_and_of_shadowed_rules():
+    rules = [
+        {"name": "a", "by": "user", "limit": "1/day"},
+        {"name": "b", "by": "user", "match": "/x", "limit": "2/day"},
+    ]
+    with site({"rules": rules}, path("x", plain_answer)):
+        found = [check.msg for check in run_checks() if check.id == "ratekeeper.W001"]
+    assert [text.partition(",")[0].partition(":")[0] for text in found] == [
+        "rule 'a' counts by 'user'", "rule 'b' counts by 'user'", "rule 'b' never refuses a request",
+    ]  # fmt: skip

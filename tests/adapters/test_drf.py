@@ -1,14 +1,20 @@
 """The REST framework throttle, through its views and Django's test client."""
 
+import random
+
 import pytest
+from django.core.cache import cache
 from django.core.exceptions import ImproperlyConfigured
 from django.test import Client, override_settings
 from django.urls import path
+from rest_framework import throttling
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from ratekeeper import InvalidInput, Policy
+from ratekeeper.adapters import drf
+from ratekeeper.adapters.django.apps import check_throttles
 from ratekeeper.adapters.drf import RateLimitThrottle, route_limits
 from ratekeeper.testing import FakeClock
 from tests.adapters.cases import HERE, THERE, rules
@@ -182,3 +188,107 @@ def test_a_throttle_holds_a_place_where_the_middleware_gives_it_back():
         "Own: expected the middleware of ratekeeper.adapters.django, as nothing else knows when a response is done "
         "and its place is free. Add it to MIDDLEWARE."
     )
+
+
+def throttles_of(module, clock):
+    """The same throttles, of REST framework or of ours: only the module that they are imported from differs."""
+
+    class Burst(module.UserRateThrottle):
+        rate = "3/min"
+
+    class Anonymous(module.AnonRateThrottle):
+        rate = "2/m"
+
+    class Scoped(module.ScopedRateThrottle):
+        pass
+
+    class Tenant(module.SimpleRateThrottle):
+        scope = "burst"
+
+        def get_cache_key(self, request, view):
+            return request.headers.get("X-Tenant")
+
+    kinds = (Burst, Anonymous, Scoped, Tenant)
+    for kind in kinds if module is throttling else ():
+        kind.timer = staticmethod(lambda: clock.now)
+    return kinds
+
+
+def answers_of(module, seed):
+    rng, clock = random.Random(seed), FakeClock(1_000_000.0)
+    cache.clear()
+    route_limits.clear()
+    burst, anonymous, scoped, tenant = throttles_of(module, clock)
+    urls = [
+        path("burst", view(burst)),
+        path("anonymous", view(anonymous)),
+        path("scoped", view(scoped, scope="day")),
+        path("unscoped", view(scoped)),
+        path("tenant", view(tenant)),
+        path("both", view(anonymous, burst)),
+    ]
+    answers = []
+    with site(Policy.parse({"rules": []}, clock=clock), *urls):
+        for _ in range(120):
+            clock.advance(rng.choice([0, 0.25, 1, 7, 20]))
+            where = rng.choice(["burst", "anonymous", "scoped", "unscoped", "tenant", "both"])
+            headers = {"X-User": rng.choice(["ann", "bob"])} if rng.random() < 0.5 else {}
+            headers |= {"X-Tenant": rng.choice(["a", "b"])} if rng.random() < 0.7 else {}
+            answers.append((where, get(f"/{where}", peer=rng.choice([HERE, THERE]), **headers).status_code))
+    return answers
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_changed_import_gives_the_answers_of_rest_framework(seed):
+    theirs, ours = answers_of(throttling, seed), answers_of(drf, seed)
+    # REST framework charges a request to the throttles before the one that refuses it; we charge it to none.
+    ours_alone = [answer for answer in ours if answer[0] not in ("both", "burst", "anonymous")]
+    assert ours_alone == [answer for answer in theirs if answer[0] not in ("both", "burst", "anonymous")]
+    assert {status for _, status in ours} == {200, 429}
+    with_one_throttle = [(where, status) for where, status in answers_without_both(throttling, seed)]
+    assert answers_without_both(drf, seed) == with_one_throttle
+
+
+def answers_without_both(module, seed):
+    rng, clock = random.Random(seed), FakeClock(1_000_000.0)
+    cache.clear()
+    route_limits.clear()
+    burst, anonymous, _, _ = throttles_of(module, clock)
+    answers = []
+    urls = [path("burst", view(burst)), path("anonymous", view(anonymous))]
+    with site(Policy.parse({"rules": []}, clock=clock), *urls):
+        for _ in range(80):
+            clock.advance(rng.choice([0, 0.25, 1, 7, 20]))
+            where, user = rng.choice(["burst", "anonymous"]), rng.choice(["ann", "bob", ""])
+            answers.append((where, get(f"/{where}", **({"X-User": user} if user else {})).status_code))
+    return answers
+
+
+def test_a_throttle_without_a_limit_is_an_error():
+    with site(empty(), path("", view(throttle()))), pytest.raises(ImproperlyConfigured) as caught:
+        get()
+    assert str(caught.value) == (
+        "Own: expected a limit or a scope, got neither, so it would limit nothing. Set limit = '100/minute' or "
+        "scope = 'NAME' on it, or use ScopedRateThrottle for views with a throttle_scope."
+    )
+
+
+def test_manage_py_check_finds_typos_of_scopes_and_bad_limits():
+    class Typo(drf.UserRateThrottle):
+        scope = "bursts"
+
+    class Bad(drf.UserRateThrottle):
+        rate = "5/fortnite"
+
+    good = (drf.ScopedRateThrottle, throttle(limit="5/minute"), throttling.UserRateThrottle)
+    urls = [path("a", view(Typo)), path("b", view(Bad)), path("c", view(drf.ScopedRateThrottle, scope="dya"))]
+    with site(empty(), *urls, path("d", view(throttle())), path("e", view(*good)), path("f", lambda request: None)):
+        errors = check_throttles()
+    assert {error.id for error in errors} == {"ratekeeper.E004"}
+    assert [str(error.msg).partition(", got")[0] for error in errors] == [
+        "test_manage_py_check_finds_typos_of_scopes_and_bad_limits.<locals>.Typo: expected DEFAULT_THROTTLE_RATES to "
+        "name the scope 'bursts'",
+        "limit '5/fortnite': expected a unit of time (millisecond, second, minute, hour, day, week)",
+        "ScopedRateThrottle: expected DEFAULT_THROTTLE_RATES to name the scope 'dya'",
+        "Own: expected a limit or a scope",
+    ]

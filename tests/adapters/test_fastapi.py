@@ -3,11 +3,12 @@
 from typing import Annotated
 
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Header, Request, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response, WebSocket
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from ratekeeper import MemoryStore
+from ratekeeper import InvalidInput, MemoryStore
 from ratekeeper.adapters.asgi import RateLimitMiddleware
 from ratekeeper.adapters.fastapi import RateLimit, document
 from ratekeeper.testing import FakeClock
@@ -207,3 +208,119 @@ def test_a_leaky_bucket_delays():
     client = client_of(app_with(RateLimit("2/second burst 3", algorithm="leaky_bucket", clock=clock)))
     assert [client.get("/").status_code for _ in range(3)] == [200] * 3
     assert clock.now == 100.0 + 0.5 + 0.5
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        lambda request: "ann",
+        lambda r: r.headers["who"],
+        lambda connection: "ann",
+        lambda: "ann",
+    ],
+)
+def test_a_lambda_takes_the_request_under_any_name(by):
+    app = FastAPI()
+    app.get("/", dependencies=[Depends(RateLimit("1/minute", by=by, cost=lambda r: 1))])(lambda: "ok")
+    assert [TestClient(app).get("/", headers={"who": "ann"}).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_function_with_annotations_or_defaults_is_a_dependency():
+    def tenant(x_tenant: str = Header()):
+        return x_tenant
+
+    def region(region="eu"):
+        return region
+
+    app = FastAPI()
+    app.get("/a", dependencies=[Depends(RateLimit("1/minute", by=tenant))])(lambda: "ok")
+    app.get("/b", dependencies=[Depends(RateLimit("1/minute", by=region))])(lambda: "ok")
+    client = TestClient(app)
+    assert [client.get("/a", headers={"X-Tenant": each}).status_code for each in "aba"] == [200, 200, 429]
+    assert client.get("/a").status_code == 422
+    assert [client.get("/b").status_code, client.get("/b?region=us").status_code] == [200, 200]
+
+
+def returning_app():
+    app, router = FastAPI(), APIRouter()
+    limits = [RateLimit("9/minute", name="near"), RateLimit("5/minute", name="far")]
+    limited = {"dependencies": [*map(Depends, limits)]}
+
+    @app.get("/async", **limited)
+    async def asynchronous():
+        return PlainTextResponse("ok", headers={"X-RateLimit-Limit": "7"})
+
+    @app.get("/sync", **limited)
+    def synchronous():
+        return PlainTextResponse("ok")
+
+    @app.get("/stream", **limited)
+    async def stream():
+        return StreamingResponse(iter([b"one", b"two"]))
+
+    @router.get("/included", **limited)
+    async def included():
+        return PlainTextResponse("ok")
+
+    @app.get("/missing", **limited)
+    async def missing():
+        raise HTTPException(404, "no", {"X-App": "yes"})
+
+    @app.get("/plain", **limited)
+    async def plain(response: Response):
+        return {"ok": True}
+
+    class Callable:
+        async def __call__(self):
+            return {"ok": True}
+
+    app.get("/object", **limited)(Callable())
+    app.include_router(router)
+    return app
+
+
+@pytest.mark.parametrize("path", ["async", "sync", "stream", "included", "missing", "plain", "object"])
+def test_a_response_of_the_endpoint_has_the_headers_without_the_middleware(path):
+    client = TestClient(returning_app())
+    for left in ("4", "3", "2"):
+        answer = client.get(f"/{path}")
+        assert answer.status_code == (404 if path == "missing" else 200)
+        assert answer.headers.get_list("x-ratelimit-remaining") == [left]
+        assert answer.headers.get_list("x-ratelimit-limit") == ["7" if path == "async" else "5"]
+        assert len(answer.headers.get_list("ratelimit-policy")) == 1
+
+
+@pytest.mark.parametrize("limit", ["2/minute", "2 concurrent"])
+def test_a_default_dependency_gives_way_only_to_limits_that_say_so(limit):
+    app = FastAPI(dependencies=[Depends(RateLimit("1/minute", name="default", default=True))])
+    router = APIRouter(dependencies=[Depends(RateLimit("9/minute", name="router"))])
+    replacing = Depends(RateLimit(limit, name="own", replaces_default=True))
+    app.get("/plain")(lambda: 1)
+    app.get("/own", dependencies=[replacing])(lambda: 1)
+    app.get("/both", dependencies=[Depends(RateLimit("2/minute", name="both"))])(lambda: 1)
+    router.get("/inner", dependencies=[replacing])(lambda: 1)
+    app.include_router(router, prefix="/v1")
+
+    def names(path):
+        return client_of(app, f"203.0.113.{len(path)}").get(path).headers["ratelimit-policy"]
+
+    assert names("/plain").startswith('"default";')
+    assert '"default"' not in names("/own")
+    assert '"own"' in names("/own")
+    assert '"default"' in names("/both")
+    assert '"default"' not in names("/v1/inner")
+    assert '"router"' in names("/v1/inner")
+
+
+def test_a_default_concurrency_limit_gives_way_too():
+    app = FastAPI(dependencies=[Depends(RateLimit("1 concurrent", name="default", default=True))])
+    app.get("/own", dependencies=[Depends(RateLimit("5/minute", name="own", replaces_default=True))])(lambda: 1)
+    assert client_of(app).get("/own").headers["ratelimit-policy"].startswith('"own"')
+
+
+def test_a_default_replaces_nothing():
+    with pytest.raises(InvalidInput) as raised:
+        RateLimit("5/minute", default=True, replaces_default=True)
+    assert str(raised.value) == (
+        "RateLimit: expected default or replaces_default, got both. A default replaces nothing."
+    )

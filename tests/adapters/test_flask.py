@@ -130,11 +130,11 @@ def test_exempt_views_and_blueprints(app):
     @limiter.exempt
     @limiter.limit("2/minute")
     def own():
-        return "its own limit still applies"
+        return "exempt from its own limit too"
 
     app.get("/")(lambda: "home")
     assert statuses(app, "/", "/", "/health", "/health", "/status", "/status") == [200, 429, 200, 200, 200, 200]
-    assert statuses(app, "/own", "/own", "/own") == [200, 200, 429]
+    assert statuses(app, "/own", "/own", "/own") == [200, 200, 200]
 
 
 def test_by_and_cost_are_functions_without_arguments(app):
@@ -259,3 +259,43 @@ def test_a_limiter_without_an_application_says_so(app):
     app.testing = True
     with pytest.raises(InvalidInput, match="expected init_app to be called with this application first"):
         get(app)
+
+
+def test_an_endpoint_with_a_dot_needs_no_blueprint(app):
+    limiter = RateLimiter(app, policy={"rules": []})
+    app.add_url_rule("/dotted", "v1.home", limiter.limit("1/minute")(lambda: "ok"))
+    assert [app.test_client().get("/dotted").status_code for _ in range(2)] == [200, 429]
+
+
+def test_an_exempt_view_has_no_limits_not_even_its_own(app):
+    limiter = RateLimiter(app, policy={"rules": [{"name": "all", "limit": "1/minute"}]})
+    for number, order in enumerate((lambda view: limiter.exempt(limiter.limit("1/minute")(view)),
+                                    lambda view: limiter.limit("1/minute")(limiter.exempt(view)))):  # fmt: skip
+        app.add_url_rule(f"/free{number}", f"free{number}", order(lambda: "ok"))
+    assert statuses(app, *["/free0", "/free1"] * 3) == [200] * 6
+
+
+def test_headers_of_a_handler_stay_alone(app):
+    limiter = RateLimiter(app, policy={"rules": [{"name": "all", "limit": "2/minute"}]})
+
+    @app.errorhandler(429)
+    def refused(error):
+        return "slow down", 429, {"Retry-After": "99", "X-RateLimit-Limit": "7"}
+
+    @app.get("/late")
+    def late():
+        return "ok", 200, {"X-RateLimit-Limit": "7"}
+
+    assert limiter
+    answers = [app.test_client().get("/late") for _ in range(3)]
+    assert [answer.headers.getlist("X-RateLimit-Limit") for answer in answers] == [["7"]] * 3
+    assert answers[2].headers.getlist("Retry-After") == ["99"]
+    assert answers[0].headers.getlist("X-RateLimit-Remaining") == ["1"]
+
+
+@pytest.mark.parametrize("by", [lambda: "ann", lambda request: "ann", lambda anything: anything.headers["Who"]])
+def test_a_function_takes_the_request_or_nothing(app, by):
+    limiter = RateLimiter(app, policy={"rules": []})
+    app.add_url_rule("/who", "who", limiter.limit("1/minute", by=by, cost=lambda r: 1)(lambda: "ok"))
+    answers = [app.test_client().get("/who", headers={"Who": "ann"}).status_code for _ in range(2)]
+    assert answers == [200, 429]

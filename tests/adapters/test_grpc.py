@@ -326,6 +326,16 @@ def test_facts_and_unknown_methods(make):
 
 
 @pytest.mark.parametrize("make", SERVERS)
+@pytest.mark.parametrize("odd", [{"user": object()}, {"user": 4.2}, ["ann"], "ann"])
+def test_facts_that_name_nobody_are_an_error_of_ours(make, odd, caplog):
+    with make(rules({"by": "app:user", "limit": "1/minute"}), lambda context: odd) as server:
+        calls = [server.call("/x") for _ in range(3)]
+    assert {code.name for _, code, _, _ in calls} == {"INTERNAL"}
+    assert {details for _, _, details, _ in calls} == {"The limits of this server are misconfigured."}
+    assert "facts" in caplog.text
+
+
+@pytest.mark.parametrize("make", SERVERS)
 def test_a_leaky_bucket_delays(make):
     clock = FakeClock(100.0)
     with make(Policy.parse(rules({"limit": "2/second burst 3 leaky_bucket"}), clock=clock)) as server:

@@ -2,6 +2,8 @@
 
 import asyncio
 from types import ModuleType
+from typing import Annotated
+from uuid import UUID
 
 import pytest
 from aiohttp import web
@@ -10,9 +12,9 @@ from aiohttp.test_utils import TestServer
 from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Header
 from fastapi.testclient import TestClient
-from flask import Flask
+from flask import Flask, request
 from rest_framework.views import APIView
 
 from ratekeeper import InvalidInput, Limit, MemoryStore, Policy
@@ -31,8 +33,8 @@ SOURCES = (
     "app:NAME, function:NAME"
 )
 WORDS = (
-    "one of name, match, host, by, limit, algorithm, cost, counts, scope, mode, enforce_percent, warn_at, grace, "
-    "penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
+    "one of name, match, default, host, by, limit, algorithm, cost, counts, scope, mode, enforce_percent, warn_at, "
+    "grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
 )
 NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
 PROXY = "127.0.0.1"
@@ -88,9 +90,9 @@ def through_drf(policy, headers, **words):
         return [Client(REMOTE_ADDR=PROXY).get("/", headers=each) for each in headers]
 
 
-def through_aiohttp(policy, headers, **words):
+def through_aiohttp(policy, headers, limit="2/minute", **words):
     async def main():
-        @rate_limit("2/minute", **words)
+        @rate_limit(limit, **words)
         async def home(request):
             return web.Response(text="ok")
 
@@ -160,6 +162,279 @@ def test_new_rules_and_sinks_reach_the_limit_too(through):
 
     assert statuses(through(policy, trusting())) == [200, 200, 200, 200, 200, 200]
     assert len([event for event in events if event.limits]) == 5
+
+
+class User:
+    def __init__(self, number):
+        self.id = number
+
+
+ANN = UUID(int=42)
+NAMES = [42, "42", b"42", ("42",), (42, "a"), ANN, str(ANN), None]
+NOBODY = [User(1), {"id": 1}, 4.2, True, ["ann"], {"ann"}, (), b"", (User(1),)]
+
+
+def who(headers):
+    return (NAMES + NOBODY)[int(headers["X-Who"])]
+
+
+def fastapi_subjects(headers):
+    app = FastAPI()
+    limits = {
+        "request": RateLimit("1/minute", by=lambda request: who(request.headers)),
+        "dependency": RateLimit("1/minute", by=fastapi_user),
+    }
+    for name, limit in limits.items():
+        app.get(f"/{name}", dependencies=[Depends(limit)])(lambda: "ok")
+    client = TestClient(app, raise_server_exceptions=False)
+    both = [[client.get(f"/{name}", headers=each).status_code for each in headers] for name in limits]
+    assert both[0] == both[1]
+    return both[0]
+
+
+async def fastapi_user(x_who: Annotated[str, Header()]):
+    return who({"X-Who": x_who})
+
+
+def fastapi_facts(headers):
+    app = FastAPI()
+
+    async def facts(scope):
+        return {"user": who({"X-Who": dict(scope["headers"])[b"x-who"]})}
+
+    policy = {"rules": [{"name": "all", "by": "app:user", "limit": "1/minute"}]}
+    app.add_middleware(RateLimitMiddleware, policy=policy, facts=facts)
+    app.get("/")(lambda: "ok")
+    client = TestClient(app, raise_server_exceptions=False)
+    return [client.get("/", headers=each).status_code for each in headers]
+
+
+def flask_subjects(headers):
+    app = Flask("app")
+    limiter = RateLimiter(app, policy={"rules": []})
+    app.get("/")(limiter.limit("1/minute", by=lambda: who(request.headers))(lambda: "ok"))
+    return statuses([app.test_client().get("/", headers=each) for each in headers])
+
+
+def django_subjects(headers):
+    view = django_limit("1/minute", by=lambda request: who(request.headers))(lambda request: HttpResponse("ok"))
+    return django_statuses(view, headers)
+
+
+async def async_view(request):
+    return HttpResponse("ok")
+
+
+def async_django_subjects(headers):
+    return django_statuses(django_limit("1/minute", by=lambda request: who(request.headers))(async_view), headers)
+
+
+def drf_subjects(headers):
+    route_limits.clear()
+
+    class Throttle(RateLimitThrottle):
+        limit = "1/minute"
+
+        def subject(self, request, view):
+            return who(request.headers)
+
+    class Home(APIView):
+        throttle_classes = (Throttle,)
+
+        def get(self, request):
+            return HttpResponse("ok")
+
+    return django_statuses(Home.as_view(), headers)
+
+
+def django_statuses(view, headers):
+    urls = ModuleType("urls")
+    urls.urlpatterns = [path("", view)]
+    with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=[OURS], RATEKEEPER={"POLICY": None}):
+        client = Client(raise_request_exception=False)
+        return statuses([client.get("/", headers=each) for each in headers])
+
+
+def aiohttp_subjects(headers):
+    def by(request):
+        return who(request.headers)
+
+    return statuses(through_aiohttp({"rules": []}, headers, by=by, limit="1/minute"))
+
+
+SUBJECTS = [
+    fastapi_subjects, fastapi_facts, flask_subjects, django_subjects, async_django_subjects, drf_subjects,
+    aiohttp_subjects,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("through", SUBJECTS)
+def test_whatever_names_a_client_is_counted_by_itself(through):
+    asked = [{"X-Who": str(number)} for number in range(len(NAMES))]
+    assert through(asked) == [200] * len(NAMES)
+    assert through(asked * 2) == [200] * len(NAMES) + [429] * len(NAMES)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("through", SUBJECTS)
+def test_what_names_no_client_is_an_error_of_the_server_and_never_counted_by_address(through):
+    asked = [{"X-Who": str(len(NAMES) + number)} for number in range(len(NOBODY))]
+    nobody = [{"X-Who": str(NAMES.index(None))}] * 2
+    assert through([*asked, *nobody, *asked]) == [500] * len(NOBODY) + [200, 429] + [500] * len(NOBODY)
+
+
+def user(request):
+    return "1"
+
+
+def organisation(request):
+    return "1"
+
+
+def stacked_fastapi(policy, *limits, methods=("GET",)):
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, policy=policy)
+    app.add_api_route(
+        "/", lambda: "ok", methods=["GET", "POST"],
+        dependencies=[Depends(RateLimit(limit, **words)) for limit, words in limits],
+    )  # fmt: skip
+    return [TestClient(app).request(method, "/") for method in methods]
+
+
+def stacked_flask(policy, *limits, methods=("GET",)):
+    app = Flask("app")
+    limiter, view = RateLimiter(app, policy=policy), lambda: "ok"
+    for limit, words in limits:
+        by = words.get("by")
+        view = limiter.limit(limit, **{**words, "by": without_argument(by) if callable(by) else by})(view)
+    app.add_url_rule("/", view_func=view, endpoint="home", methods=["GET", "POST"])
+    return [app.test_client().open("/", method=method) for method in methods]
+
+
+def without_argument(function):
+    def by():
+        return function(None)
+
+    by.__qualname__ = function.__qualname__
+    return by
+
+
+def stacked_django(policy, *limits, methods=("GET",)):
+    def view(request):
+        return HttpResponse("ok")
+
+    for limit, words in limits:
+        view = django_limit(limit, **words)(view)
+    urls = ModuleType("urls")
+    urls.urlpatterns = [path("", view)]
+    with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=[OURS], RATEKEEPER={"POLICY": policy}):
+        return [Client().generic(method, "/") for method in methods]
+
+
+def stacked_aiohttp(policy, *limits, methods=("GET",)):
+    async def home(request):
+        return web.Response(text="ok")
+
+    async def main(handler=home):
+        for limit, words in limits:
+            handler = rate_limit(limit, **words)(handler)
+        app = web.Application()
+        setup(app, policy=policy)
+        app.router.add_route("*", "/", handler)
+        async with AiohttpClient(TestServer(app)) as client:
+            answers = [await client.request(method, "/") for method in methods]
+        for answer in answers:
+            answer.status_code = answer.status
+        return answers
+
+    return asyncio.run(main())
+
+
+STACKED = [stacked_fastapi, stacked_flask, stacked_django, stacked_aiohttp]
+
+
+@pytest.mark.parametrize("through", STACKED)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ({"by": user}, {"by": organisation}),
+        ({"by": lambda request: "1"}, {"by": lambda request: "1"}),
+        ({"by": "ip"}, {"by": "all"}),
+        ({}, {}),
+    ],
+)
+def test_two_limits_of_the_same_text_at_one_route_count_apart(through, words):
+    policy = Policy.parse({"rules": []}, store=MemoryStore())
+    answers = through(policy, *[("1/minute", each) for each in words], methods=["GET"] * 2)
+    assert statuses(answers) == [200, 429]
+    again = through(policy, *[("1/minute", each) for each in words])  # as another process would
+    assert statuses(again) == [429]
+
+
+@pytest.mark.parametrize("through", STACKED)
+def test_limits_for_other_methods_count_apart(through):
+    limits = [("1/minute", {"match": "GET"}), ("1/minute", {"match": "POST"})]
+    answers = through({"rules": []}, *limits, methods=["GET", "POST", "GET", "POST"])
+    assert statuses(answers) == [200, 200, 429, 429]
+
+
+LONG = [f"{number + 1}/{unit} burst {number + 20}" for number, unit in enumerate(["second", "minute", "hour", "day"])]
+
+
+@pytest.mark.parametrize("through", STACKED)
+def test_a_long_limit_needs_no_name(through):
+    answers = through({"rules": []}, (["1/minute", *LONG], {}), methods=["GET"] * 2)
+    assert statuses(answers) == [200, 429]
+    assert len(", ".join(LONG)) > 64
+
+
+@pytest.mark.parametrize("through", STACKED)
+def test_a_table_by_tier_inherits_the_tiers_of_the_application(through):
+    limit = ({"free": "1/minute", "paid": "3/minute"}, {})
+    for tier, expected in (("free", [200, 429, 429]), ("paid", [200, 200, 200])):
+        policy = Policy.parse(
+            {"tiers": {"from": "function:plan", "default": "free"}, "rules": []},
+            functions={"plan": lambda request, tier=tier: tier},
+        )
+        assert statuses(through(policy, limit, methods=["GET"] * 3)) == expected
+
+
+def test_a_table_by_tier_needs_the_default_tier_of_the_application():
+    limit = RouteLimit({"fre": "1/minute", "paid": "3/minute"})
+    with pytest.raises(InvalidInput) as caught:
+        limit.policy(Policy.parse({"rules": []}))
+    assert str(caught.value) == (
+        "limit 'tiers': expected tiers in the application's policy, as the limit is a table by tier, got none. "
+        "Add [tiers] with 'from' and 'default' to its rules."
+    )
+    with pytest.raises(InvalidInput) as caught:
+        limit.policy(Policy.parse({"tiers": {"from": "app:tier", "default": "free"}, "rules": []}))
+    assert str(caught.value) == (
+        "limit 'tiers': expected a limit for the default tier 'free' too, got fre, paid. Did you mean 'fre'?"
+    )
+
+
+def test_what_happens_without_a_store_is_inherited_unless_the_limit_says_it():
+    policy = Policy.parse({"on_store_error": "deny", "rules": []})
+    for words, expected in (({}, "deny"), ({"on_store_error": "allow"}, "allow"), ({"settings": {}}, "local")):
+        (rule,) = RouteLimit("1/minute", **words).policy(policy).rules
+        assert rule.on_store_error == expected
+
+
+def test_the_counters_of_a_named_limit_are_shared_and_have_its_name():
+    assert RouteLimit("1/minute", name="api", by=user).space == "api"
+    assert RouteLimit("1/minute").space == "1/minute"
+    assert RouteLimit("1/minute", by=user).space == "1/minute by tests.adapters.test_route_limit.user"
+
+
+def test_a_fact_named_subject_or_cost_is_the_applications_own():
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, policy={"rules": []}, facts=lambda scope: {"subject": "ann", "cost": 7})
+
+    @app.get("/", dependencies=[Depends(RateLimit("1/minute", by="app:subject"))])
+    async def home(): ...
+
+    assert statuses([TestClient(app, client=(f"192.0.2.{n}", 1)).get("/") for n in (1, 2)]) == [200, 429]
 
 
 def test_fastapi_without_a_middleware_counts_peers_or_inherits_from_a_policy():
@@ -332,3 +607,12 @@ def test_a_limit_of_a_route_may_be_a_value():
     assert rule.limits == {"": Limit("5/minute sliding_log")}
     (rule,) = RouteLimit([Limit(5, "minute"), "50/day"]).settings.rules
     assert str(rule.limits[""]) == "5/minute, 50/day"
+
+
+def test_a_limit_on_one_route_is_no_default():
+    with pytest.raises(InvalidInput) as raised:
+        RouteLimit("5/minute", default=True)
+    assert str(raised.value) == (
+        "limit: expected a limit for this route, got default=True, which is for rules files and for FastAPI's "
+        "RateLimit. Write a rule with default = true."
+    )

@@ -1,5 +1,6 @@
 """The WSGI middleware, through werkzeug's test client and the validator of the standard library."""
 
+import gc
 from wsgiref.validate import validator
 
 import pytest
@@ -57,6 +58,20 @@ def test_a_stream_is_handed_on_as_it_is():
     assert (
         app(environ, lambda status, headers: None) is stream
     )  # neither gathered nor wrapped: close and file_wrapper work
+
+
+def test_a_request_leaves_nothing_to_the_garbage_collector():
+    app = RateLimitMiddleware(application, rules({"limit": "1000/minute"}))
+
+    def ask():
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": HERE, "HTTP_ACCEPT": "*/*"}
+        app(environ, lambda status, headers: None)
+
+    ask()
+    gc.collect()
+    for _ in range(20):
+        ask()
+    assert gc.collect() < 20  # a cycle among the environ, the request and its verdict would leave some of each
 
 
 def test_an_error_of_the_application_may_start_again():

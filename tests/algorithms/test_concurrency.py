@@ -336,7 +336,7 @@ def test_how_it_is_written(text, shown):
     limit = Limit.parse(text)
     assert str(limit) == shown
     assert Limit.parse(str(limit)) == limit
-    assert (limit.is_leased, limit.capacity, limit.layout) == (True, 20, "leases")
+    assert (limit.is_leased, limit.capacity, limit.layout) == (True, 20, "leases:2")
     assert Limit(20, limit.period, algorithm="concurrency") == limit
 
 
@@ -367,6 +367,6 @@ def test_a_lease_is_not_refunded_by_key():
     with pytest.raises(InvalidInput) as caught:
         Limiter("2 concurrent").refund("k")
     assert str(caught.value) == (
-        "refund: expected a limit without leases, got '2 concurrent', whose leases are told apart by when they were "
-        "taken. Use reserve() as a block, or settle its reservation."
+        "refund: expected a limit without leases, got '2 concurrent', which is given back by the lease. "
+        "Use reserve() as a block, or settle its reservation."
     )

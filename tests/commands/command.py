@@ -5,5 +5,5 @@ from typer.testing import CliRunner
 from ratekeeper.commands.app import app
 
 
-def run(*words, stdin=None):
-    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+def run(*words, stdin=None, env=None):
+    return CliRunner().invoke(app, [str(word) for word in words], input=stdin, env=env)

@@ -75,3 +75,12 @@ def test_the_start_up_message_shows_what_to_open_and_type(tmp_path, capsys):
         "redis-cli",
     ):
         assert words in said
+
+
+def test_serve_obeys_the_environment_variable_of_the_store(monkeypatch):
+    """As keys, peek, reset and check do."""
+    started = []
+    monkeypatch.setattr("ratekeeper.service.start.start", lambda options, _: started.append(options) or 0)
+    assert run("serve", "--quiet", env={"RATEKEEPER_STORE": "redis://127.0.0.1:1/0"}).exit_code == 0
+    assert run("serve", "--quiet", "--store", "memory://", env={"RATEKEEPER_STORE": "redis://x"}).exit_code == 0
+    assert [options.store for options in started] == ["redis://127.0.0.1:1/0", "memory://"]

@@ -110,3 +110,20 @@ def rules():
 @pytest.mark.parametrize("found", list(rules()))
 def test_the_rules_can_be_taken(found):
     assert Policy.parse(found, store="memory://").rules
+
+
+def test_images_have_a_tag_that_does_not_move():
+    compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())["services"].values()
+    images = [service["image"] for service in compose if "image" in service]
+    images += re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.M)
+    assert len(images) >= 4
+    assert [image for image in images if not re.search(r":v?\d+\.\d+\.\d+", image)] == []
+
+
+@pytest.mark.parametrize("script", ["ensure-tools", "ensure-redis", "ensure-arq"])
+def test_what_the_tests_download_is_pinned_by_version_and_hash(script):
+    text = (DEPLOY.parent / "scripts" / script).read_text()
+    packages = re.findall(r'"([a-z-]+)==[\w.]+"', text)
+    assert packages
+    assert len(set(re.findall(r'"[0-9a-f]{64}"', text))) >= len(packages)
+    assert ">=" not in re.sub(r"sys.version_info >= .*", "", text)

@@ -1,5 +1,8 @@
 """The recipes for task queues, on the queues themselves; arq's is in tests/real."""
 
+from contextlib import suppress
+from heapq import heappop, heappush
+
 import pytest
 
 from examples.workers import celery_limited, rq_limited
@@ -9,6 +12,7 @@ from ratekeeper.testing import FakeClock
 
 def test_celery():
     celery = pytest.importorskip("celery")
+    pytest.importorskip("celery.exceptions")  # celery itself loads it late
     clock = FakeClock()
     limiter = Limiter("2/minute", clock=clock)
     waits, done = [], []
@@ -31,6 +35,35 @@ def test_celery():
         send.apply(("a",))
     assert waits == [30.0]
     assert done == [("a", 0.0), ("a", 0.0), ("a", 30.0)]
+
+
+def test_tasks_that_wait_come_back_one_after_the_other():
+    """Sixty tasks at once: each is put back about once, not once for every task before it."""
+    exceptions = pytest.importorskip("celery.exceptions")
+    clock = FakeClock()
+    limiter = Limiter("10/second burst 1", clock=clock)
+    due, done = [(0.0, number) for number in range(60)], []
+
+    class Task:
+        def retry(self, countdown):
+            heappush(due, (clock.now + countdown, len(done) + len(due) + 1000))
+            retries.append(countdown)
+            return exceptions.Retry()
+
+    retries = []
+
+    @celery_limited(limiter, key=lambda: "all")
+    def send(self):
+        done.append(clock.now)
+
+    while due:
+        at, _ = heappop(due)
+        clock.advance(max(0.0, at - clock.now))
+        with suppress(exceptions.Retry):
+            send(Task())
+    assert len(done) == 60
+    assert done[-1] == pytest.approx(5.9, abs=0.3)  # no turn is left unused
+    assert 59 <= len(retries) <= 90
 
 
 limited = Limiter("1/hour")

@@ -3,6 +3,7 @@
 import pytest
 
 from ratekeeper import Decision, Limit
+from ratekeeper.check import LeaseCheck
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.flow.acquire import acquire
 from ratekeeper.flow.effects import Ask, Sleep, Turn
@@ -85,3 +86,16 @@ def test_an_exception_while_waiting_in_a_queue_gives_the_place_back():
     assert read(flow.throw(KeyboardInterrupt)) == ("Ask", "refund")
     with pytest.raises(KeyboardInterrupt):
         flow.send((YES,))
+
+
+def test_a_lease_whose_answer_came_after_the_deadline_is_given_back():
+    clock = FakeClock()
+    queue = WaitQueue()
+    lease = LeaseCheck("space", "key", Limit.parse("1 concurrent"), 1, None, 7, 1_000_000)
+    flow = acquire(queue, lease, 1_000, clock)
+    assert read(next(flow)) == ("Ask", "check")
+    clock.advance(0.002)
+    effect = flow.send((YES,))
+    assert (effect.operation, effect.arguments[0][0].lease, effect.arguments[0][0].cost) == ("end_leases", 7, 0)
+    assert not result(flow, (YES,))
+    assert not queue.waiting

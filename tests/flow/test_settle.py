@@ -1,12 +1,14 @@
 """Settling and renewing without a store: replies are sent in, effects are read out."""
 
+from asyncio import CancelledError
+
 import pytest
 
 from ratekeeper import Decision, Limit
+from ratekeeper.check import LeaseCheck
 from ratekeeper.decision import new_decision
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.flow.settle import ask, renew, settle
-from ratekeeper.limit import MOST_LEASES
+from ratekeeper.flow.settle import ask, hold, renew, settle
 from tests.flow.replies import YES, read, result, wanted
 
 
@@ -42,47 +44,134 @@ def test_what_the_fallback_took_is_given_back_to_the_fallback():
 
 
 LEASES = Limit.parse("2 concurrent for 30 seconds")
+LEASE = LeaseCheck("s", "k", LEASES, 1, None, 7, 15_000_000)
+GONE = StoreUnavailable("redis://x", "is gone")
+UNANSWERED = StoreUnavailable("redis://x", "gave no answer", charged=None)
 
 
-def lease(at, allowed=True, limit=LEASES):
-    return new_decision(Decision, (allowed, limit, (at,), at, 1))
+class Local:
+    allowed, reason, at = True, "local: redis://x is gone", 7
 
 
-def asked(effect):
-    return effect.operation, str(effect.arguments[0][0].limit)
+class Notes:
+    """What a renewer is told."""
+
+    def __init__(self, is_unsure=False):
+        self.told = []
+        self.is_unsure = is_unsure
+
+    def keep(self, lease):
+        self.told.append(("keep", lease.lease, lease.cost))
+
+    def drop(self, lease):
+        self.told.append(("drop", lease.lease))
+        return self.is_unsure
+
+    def withdraw(self, leases):
+        self.told += [("withdraw", lease.lease) for lease in leases]
+
+    def is_for_ever(self, lease):
+        return False
 
 
-def test_a_lease_is_renewed_beside_the_old_one_which_then_ends():
-    flow = renew(wanted(limit=LEASES), lease(1_000))
-    assert asked(next(flow)) == ("check", "4 concurrent for 30 seconds")
-    fresh = lease(30_000_999)
-    ending = flow.send((fresh,))
-    assert asked(ending) == ("refund", "2 concurrent for 30 seconds")
-    assert ending.arguments[1] == 1_000
-    assert result(flow, (lease(0),)) is fresh
+def no():
+    return new_decision(Decision, (False, LEASES, LEASES.rule.EMPTY, 0, 1))
 
 
-def test_a_lease_that_ended_is_taken_like_anybody_elses():
-    flow = renew(wanted(limit=LEASES), lease(1_000))
+def test_a_lease_that_the_store_gave_is_kept():
+    notes = Notes()
+    flow = hold((LEASE,), notes)
+    assert read(next(flow)) == ("Ask", "check")
+    assert result(flow, (YES,)) == (YES,)
+    assert notes.told == [("keep", 7, 1)]
+
+
+def test_a_refused_lease_is_not_kept():
+    notes = Notes()
+    flow = hold((LEASE,), notes)
     next(flow)
-    assert asked(flow.send((lease(30_001_000),))) == ("refund", "4 concurrent for 30 seconds")
-    assert asked(flow.send((lease(0),))) == ("check", "2 concurrent for 30 seconds")
-    refused = lease(30_001_000, allowed=False)
-    assert result(flow, (refused,)) is refused
+    assert not any(result(flow, (no(),)))
+    assert notes.told == []
 
 
-@pytest.mark.parametrize(("now", "is_kept"), [(30_000_999, True), (30_001_000, False)])
-def test_a_renewal_that_finds_no_room_leaves_the_lease_as_it_is(now, is_kept):
-    held, refused = lease(1_000), lease(now, allowed=False)
-    flow = renew(wanted(limit=LEASES), held)
+@pytest.mark.parametrize(("error", "told"), [(GONE, []), (UNANSWERED, [("withdraw", 7)])])
+def test_a_lease_that_the_store_may_have_given_is_withdrawn_and_the_fallback_decides(error, told):
+    notes = Notes()
+    flow = hold((LEASE,), notes)
     next(flow)
-    assert result(flow, (refused,)) is (held if is_kept else refused)
+    assert read(flow.throw(error))[:2] == ("Ask", "fall_back")
+    assert result(flow, (Local,)) == (Local,)
+    assert notes.told == told
 
 
-@pytest.mark.parametrize(("limit", "has_room"), [(LEASES, False), (Limit.parse(f"{MOST_LEASES} concurrent"), True)])
-def test_where_there_is_no_room_for_two_the_old_lease_ends_first(limit, has_room):
-    flow = renew(wanted(limit=limit), lease(1_000, limit=limit), has_room)
-    assert asked(next(flow)) == ("refund", str(limit))
-    assert asked(flow.send((lease(0),))) == ("check", str(limit))
-    fresh = lease(2_000)
-    assert result(flow, (fresh,)) is fresh
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, CancelledError])
+def test_a_call_that_is_cancelled_while_it_asks_withdraws_its_lease(error):
+    notes = Notes()
+    flow = hold((LEASE,), notes)
+    next(flow)
+    with pytest.raises(error):
+        flow.throw(error)
+    assert notes.told == [("withdraw", 7)]
+
+
+def test_a_lease_is_given_back_by_its_id_and_without_a_note():
+    notes = Notes()
+    flow = settle(LEASE, YES, 0, notes)
+    effect = next(flow)
+    (ended,) = effect.arguments[0]
+    assert (effect.operation, ended.lease, ended.cost, ended.lasts) == ("end_leases", 7, 0, 0)
+    assert result(flow, (YES,)) is YES
+    assert notes.told == [("drop", 7)]
+
+
+def test_a_lease_whose_renewal_is_under_way_is_withdrawn():
+    (ended,) = next(settle(LEASE, YES, 0, Notes(is_unsure=True))).arguments[0]
+    assert ended.lasts == LEASE.lasts
+
+
+@pytest.mark.parametrize("error", [GONE, UNANSWERED])
+def test_a_give_back_that_the_store_did_not_take_is_left_to_the_keeper(error):
+    notes = Notes()
+    flow = settle(LEASE, YES, 0, notes)
+    next(flow)
+    assert flow.throw(error).arguments[0] == "peek"
+    assert notes.told == [("drop", 7), ("withdraw", 7)]
+
+
+def test_a_give_back_that_is_cancelled_is_left_to_the_keeper():
+    notes = Notes()
+    flow = settle(LEASE, YES, 0, notes)
+    next(flow)
+    with pytest.raises(CancelledError):
+        flow.throw(CancelledError)
+    assert notes.told == [("drop", 7), ("withdraw", 7)]
+
+
+def test_a_lease_of_the_fallback_is_given_back_there():
+    effect = next(settle(LEASE, Local, 0, Notes()))
+    assert (effect.operation, effect.arguments[0]) == ("fall_back", "end_leases")
+
+
+def test_a_renewal_holds_the_same_lease_again():
+    notes = Notes()
+    flow = renew(LEASE, YES, notes)
+    assert next(flow).arguments[0] == (LEASE,)
+    assert result(flow, (YES,)) == (LEASE, YES)
+
+
+def test_a_renewal_that_the_fallback_takes_over_withdraws_the_lease_of_the_store():
+    notes = Notes()
+    flow = renew(LEASE, YES, notes)
+    next(flow)
+    flow.throw(GONE)
+    assert result(flow, (Local,)) == (LEASE, Local)
+    assert notes.told == [("withdraw", 7)]
+
+
+def test_a_lease_of_the_fallback_is_renewed_on_the_store_under_a_new_id():
+    flow = renew(LEASE, Local, Notes())
+    (asked,) = next(flow).arguments[0]
+    assert asked.lease not in (0, LEASE.lease)
+    effect = flow.send((YES,))
+    assert (effect.operation, effect.arguments[0], effect.arguments[2][0].lease) == ("fall_back", "end_leases", 7)
+    assert result(flow, (YES,)) == (asked, YES)

@@ -59,3 +59,14 @@ def test_a_refusal_that_time_ends_says_when():
     assert found.retry_after == 60.0
     assert dict(found.headers)[b"retry-after"] == b"60"
     assert b"retry-after" not in dict(verdict({"allow_from": []}).headers)
+
+
+@pytest.mark.parametrize("dialects", [["x-ratelimit", "draft-11"], ["draft-7"], ["x-ratelimit-delta", "draft-3"]])
+@pytest.mark.parametrize("limit", ["9/minute", ["9/minute", "90/hour"], "9 per minute fixed_window", "9 concurrent"])
+@pytest.mark.parametrize("times", [1, 5, 10])
+def test_header_fields_as_text_are_those_as_bytes(monkeypatch, dialects, limit, times):
+    monkeypatch.setattr("ratekeeper.http.verdict.time", lambda: 1_700_000_000.5)  # the instant of a reset is told
+    judged = verdict({"limit": limit}, times, {"headers": dialects})
+    texts = judged.text_headers
+    assert texts == [(name.decode("latin-1"), value.decode("latin-1")) for name, value in judged.headers]
+    assert texts == judged.text_headers

@@ -1,13 +1,17 @@
 """Identifying clients: sources, the address in place of a missing source, tiers; two subjects never share a key."""
 
+import asyncio
 import hashlib
+from enum import Enum
+from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper import Policy, Request
+from ratekeeper import InvalidInput, InvalidKey, Policy, Request
 from ratekeeper.identity.address import Addresses
-from ratekeeper.identity.identity import ApiKey, Caller, Identity, key_of
+from ratekeeper.identity.identity import ApiKey, Caller, Identity, key_of, name_of
 
 PEER = "203.0.113.9"
 
@@ -58,10 +62,113 @@ def test_known_api_keys_only():
     assert key("user", request(headers={"X-Api-Key": "guess"}), **settings) == "@203.0.113.9"
 
 
-def test_facts_of_the_application():
-    assert key("app:user", request(facts={"user": 42})) == "=user:42"
-    for odd in (True, 4.2, [], {}, object(), None, 10**40):
-        assert key("app:user", request(facts={"user": odd})) == "@203.0.113.9"
+ANN = UUID("00000000-0000-4000-8000-00000000002a")
+NAMES = [42, "42", "int:42", "user:42", b"42", ("42",), (42,), (b"42",), ((42,),), -42, 0, 10**30, ANN, str(ANN)]
+
+
+class User:
+    def __init__(self):
+        self.id = 42
+
+
+def test_what_names_a_client_is_counted_apart_from_whatever_else_does():
+    for source, ask in [
+        ("app:user", lambda name: {"facts": {"user": name}}),
+        (lambda request: request.facts["user"], lambda name: {"facts": {"user": name}}),
+    ]:
+        counted = [key(source, request(**ask(name))) for name in NAMES]
+        assert len(set(counted)) == len(NAMES)
+        assert all(each.startswith("=") and len(each) < 600 for each in counted)
+    assert key("app:user", request(facts={"user": 42})) == "=int:42"
+    assert key("app:user", request(facts={"user": "42"})) == "=user:42"
+    assert key("app:user", request(facts={"user": ANN})) == f"=uuid:{ANN}"
+
+
+names = st.recursive(
+    st.text() | st.integers() | st.uuids() | st.binary(), lambda inner: st.lists(inner, min_size=1).map(tuple)
+)
+
+
+@given(names, names)
+def test_two_names_never_share_a_key(one, other):
+    if any(name in ("", b"") for name in (one, other)):
+        return
+    assert (name_of(one, "by") == name_of(other, "by")) is (one == other and type(one) is type(other))
+
+
+NOBODY = [True, 4.2, [], {}, {"id": 1}, object(), User(), (), b"", (None,), (4.2,)]
+
+
+@pytest.mark.parametrize("odd", NOBODY)
+def test_what_names_no_client_raises_and_is_never_counted_by_address(odd):
+    for by, facts in [("app:user", {"user": odd}), ((lambda request: odd), {}), ("user", {"user": odd})]:
+        policy = Policy.parse(
+            {"identity": {"user": "app:user"}, "rules": [{"name": "r", "by": by, "limit": "1/minute"}]}
+        )
+        with pytest.raises(InvalidKey):
+            policy.check(request(facts=facts))
+        with pytest.raises(InvalidKey):
+            asyncio.run(policy.acheck(request(facts=facts)))
+        assert policy.store.size() == 0
+
+
+ITS_ID = "Pass what names it, such as its id."
+KINDS = "text, a whole number, a UUID, bytes or a tuple of them that names the client, or None to count it by address"
+
+
+@pytest.mark.parametrize(
+    ("by", "facts", "message"),
+    [
+        ("app:user", {"user": User()}, f"facts['user']: expected {KINDS}, got User. {ITS_ID}"),
+        (lambda request: 4.2, {}, f"by: expected {KINDS}, got float."),
+        ("app:user", {"user": ()}, f"facts['user']: expected {KINDS}, got empty tuple."),
+        ("function:odd", {}, f"function:odd: expected {KINDS}, got dict."),
+    ],
+)
+def test_the_messages_say_where_the_value_came_from(by, facts, message):
+    policy = Policy.parse(
+        {"rules": [{"name": "r", "by": by, "limit": "1/minute"}]}, functions={"odd": lambda request: {"secret": 1}}
+    )
+    with pytest.raises(InvalidKey) as caught:
+        policy.check(request(facts=facts))
+    assert str(caught.value) == message
+
+
+def test_a_coroutine_is_to_be_awaited():
+    async def current_user():
+        return "ann"
+
+    coroutine = current_user()
+    with pytest.raises(InvalidKey, match=r"got coroutine\. Await it first\.$"):
+        key("app:user", request(facts={"user": coroutine}))
+    coroutine.close()
+
+
+def test_numbers_and_uuids_are_exempt_as_a_file_writes_them():
+    policy = Policy.parse(
+        {
+            "identity": {"user": "app:user"},
+            "exempt": ["user:42", f"user:{ANN}"],
+            "rules": [{"name": "r", "by": "user", "limit": "1/minute"}],
+        }
+    )
+    for name in (42, "42", ANN, str(ANN)):
+        assert all(policy.check(request(facts={"user": name})) for _ in range(3))
+    assert [policy.check(request(facts={"user": 43})).allowed for _ in range(2)] == [True, False]
+
+
+class Plan(Enum):
+    FREE = "free"
+
+
+@pytest.mark.parametrize("odd", [Plan.FREE, 4.2, True, ["paid"]])
+def test_what_names_no_tier_raises_instead_of_choosing_the_default(odd):
+    policy = tiers("app:tier")
+    with pytest.raises(InvalidInput) as caught:
+        policy.check(request(facts={"tier": odd}))
+    assert str(caught.value) == (
+        f"facts['tier']: expected text that names a tier, or None for the default tier, got {type(odd).__name__}."
+    )
 
 
 def test_routes_are_templates():

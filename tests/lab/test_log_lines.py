@@ -175,7 +175,7 @@ def test_blocks_keep_facts_with_their_events():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "clf"}, "format: expected auto, common, json, got 'clf'."),
+        ({"format": "clf"}, "format: expected auto, common, vhost, json, got 'clf'."),
         ({"zone": "mars"}, "zone: expected auto, written or ignored, got 'mars'."),
         ({"fields": {"clinet": "ip"}}, "fields: expected time, client, method, path, request, user, host or "
          "header:NAME, got 'clinet'. Did you mean 'client'?"),
@@ -213,3 +213,27 @@ def test_a_year_that_the_rules_cannot_count_is_a_bad_line(year):
 def test_a_port_is_no_part_of_a_client(client, address):
     line = json.dumps({"time": "2026-03-01T12:00:00Z", "client": client, "path": "/"})
     assert [result for _, result, *_ in read(line)[0]] == [address]
+
+
+def test_a_virtual_host_in_front_of_a_line_is_not_its_client():
+    stamp = '[01/Mar/2026:12:00:01 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"'
+    lines = [
+        f"shop.example:443 203.0.113.9 - - {stamp}", f"shop.example:80 2001:db8::1 - ann {stamp}",
+        f"shop.example 198.51.100.7 - - {stamp}", f"shop.example:443 old.example - - {stamp}",
+        f"192.0.2.1 - - {stamp}",
+    ]  # fmt: skip
+    clients = ["203.0.113.9", "2001:db8::1", "198.51.100.7", "old.example", "192.0.2.1"]
+    for wants_facts in (False, True):
+        reader = LineReader("log", wants_facts=wants_facts)
+        block = reader.read("".join(f"{line}\n" for line in lines).encode())
+        assert (reader.format, block.clients, reader.bad) == ("vhost", clients, 0)
+        assert [block.facts.get(place, {}).get("user") for place in range(5)] == [None, "ann", None, None, None]
+        hosts = [block.facts.get(place, {}).get("host") for place in range(5)]
+        assert hosts == (["shop.example"] * 4 + [None] if wants_facts else [None] * 5)
+
+
+def test_a_client_with_a_port_or_an_identity_is_no_virtual_host():
+    stamp = '[01/Mar/2026:12:00:01 +0000] "GET / HTTP/1.1" 200 5'
+    reader = LineReader("log")
+    block = reader.read(f"203.0.113.9:4711 - - {stamp}\n2001:db8::1 - ann {stamp}\n10.0.0.1 bob - {stamp}\n".encode())
+    assert (reader.format, block.clients) == ("common", ["203.0.113.9:4711", "2001:db8::1", "10.0.0.1"])

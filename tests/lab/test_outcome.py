@@ -38,7 +38,7 @@ def test_formulas_and_control_characters_of_clients_are_escaped():
 def test_anonymous_names_no_client():
     named = lab.replay(SAMPLE, RULES, against=ONE)
     hidden = lab.replay(SAMPLE, RULES, against=ONE, anonymous=True)
-    text = json.dumps(hidden.to_json()) + str(hidden) + json.dumps(hidden.rows()) + json.dumps(hidden.played)
+    text = json.dumps(hidden.to_json()) + str(hidden) + json.dumps(hidden.rows()) + str(hidden.played)
     assert not any(client.client in text for client in named.everyone)
     assert hidden.everyone[0].client == "client 1"
     assert hidden.everyone[0].refused == named.everyone[0].refused

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from ratekeeper import InvalidInput, Policy, Request, StoreUnavailable, lab
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.identity.address import Addresses
 from ratekeeper.lab.clock import VirtualClock
-from ratekeeper.lab.decide_log import ClientAddresses, LogDecider
+from ratekeeper.lab.decide_log import ClientAddresses, LogDecider, Refusals
 from ratekeeper.lab.log_lines import Block
 from ratekeeper.lab.plots import save_replay
 from ratekeeper.lab.report import write_replay
@@ -203,6 +204,67 @@ def test_the_user_field_stands_for_the_user_of_a_token(tmp_path):
     assert not any("the log has no" in warning for warning in result.warnings)
 
 
+@settings(max_examples=tier.examples(40))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 60_000_000),
+            st.sampled_from(CLIENTS),
+            st.sampled_from([{}, {"user": "ann"}, {"user": "bob"}, {"x-key": "k"}, {"user": "ann", "host": "h"}]),
+        ),
+        max_size=40,
+    ).map(lambda rows: sorted(rows, key=lambda event: event[0])),
+    st.sampled_from([["jwt:sub"], ["header:X-Key"], ["cookie:session"]]),
+    st.integers(1, 40),
+)
+def test_users_are_decided_in_batches_as_one_by_one(rows, sources, size):
+    """The same events through the batches, and through Policy.check for each of them."""
+    table = {"identity": {"user": sources}, **rules({"by": "user", "limit": "2 per 10 seconds"})}
+    if sources == ["jwt:sub"]:
+        table["identity"]["jwt"] = {"secret": "x" * 32, "algorithms": ["HS256"]}
+    clock = VirtualClock()
+    refused = []
+    for one_by_one in (False, True):
+        policy = Policy.parse(table, clock=clock)
+        policy.compiled.identity.add_user_source("app:user")
+        decider = LogDecider(policy, clock)
+        decider.is_fast = decider.is_fast and not one_by_one
+        places = []
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            facts = {place: row[2] for place, row in enumerate(part) if row[2]}
+            block = Block(
+                [EPOCH + at for at, _, _ in part],
+                [client for _, client, _ in part],
+                ["GET / HTTP/1.1"] * len(part),
+                facts,
+            )
+            if one_by_one:
+                refusals = Refusals()
+                for place, line in enumerate(map(decider.request_line, block.request_lines)):
+                    clock.hand[0] = block.times[place] * 1000
+                    decider.decide_with_policy(place, line, block.clients[place], facts.get(place, {}), refusals)
+            else:
+                refusals = decider.decide(block)
+            places += [start + place for place in refusals.places]
+        refused.append(places)
+    assert refused[0] == refused[1]
+
+
+def test_clients_of_a_rule_by_user_have_the_names_of_users(tmp_path):
+    (tmp_path / "log").write_text(
+        "".join(stamped(second, f"1.1.1.{second}", "ann") for second in range(9)) + stamped(9)
+    )
+    result = lab.replay(tmp_path / "log", rules({"by": "user", "limit": "4/hour fixed_window"}))
+    assert [(client.client, client.requests, client.refused) for client in result.everyone] == [
+        ("ann", 9, 5), ("1.2.3.4", 1, 0)
+    ]  # fmt: skip
+    (changed,) = lab.replay(
+        tmp_path / "log", ONE, against=rules({"by": "user", "limit": "4/hour"})
+    ).comparison.newly_allowed_clients
+    assert changed == ("ann", 5)
+
+
 def test_fields_that_the_log_lacks_give_a_warning(tmp_path):
     (tmp_path / "log").write_text("".join(stamped(second) for second in range(9)))
     result = lab.replay(
@@ -244,7 +306,29 @@ def test_truncated_logs_and_clock_resets_are_reported(tmp_path):
     (tmp_path / "log").write_text("".join([*late, *early]))
     result = lab.replay(tmp_path / "log", ONE)
     assert (result.requests, result.set_back) == (7200, 1)
-    assert "the clock of a log was set back (1 time); the lines after that are shifted to follow on" in str(result)
+    assert (
+        "the log goes back in time 1 time, as if its clock had been set back: the lines after that are shifted to "
+        "follow on; if its lines are only out of order, use --sort"
+    ) in str(result)
+
+
+def test_lines_in_no_order_are_sorted_on_request(tmp_path):
+    lines = [stamped(second, f"1.1.1.{second % 2}") for second in range(60) for _ in range(2)]
+    (tmp_path / "in order").write_text("".join(lines))
+    random.Random(5).shuffle(lines)
+    (tmp_path / "log").write_text("".join(lines))
+    expected = lab.replay(tmp_path / "in order", ONE)
+    result = lab.replay(tmp_path / "log", ONE, sort=True)
+    assert 0 < result.refused == expected.refused
+    assert [(client.client, client.refused) for client in result.everyone] == [
+        (client.client, client.refused) for client in expected.everyone
+    ]
+    assert (result.late_lines, result.set_back) == (0, 0)
+    later = "".join(stamped(0).replace(":12:00:", f":13:{minute:02}:") for minute in range(60) for _ in range(60))
+    (tmp_path / "late").write_text(later + stamped(0) + later[-200:])
+    late = lab.replay(tmp_path / "late", ONE)
+    assert (late.late_lines, late.set_back) == (1, 0)
+    assert "1 line out of order by more than 10 s, counted at the time of the lines around; --sort puts" in str(late)
 
 
 def test_lone_surrogates_can_be_written(tmp_path):

@@ -189,10 +189,26 @@ def test_the_core_and_python_give_the_same_figures(shape, shared, monkeypatch):
         ({"traffic": 5}, "traffic: expected the name of a shape, or Traffic, got 5."),
         ({"clients": 1.5}, "traffic: expected at least 1 client and some time, got 1.5 clients, None s."),
         ({"load": "high"}, "traffic: expected a load above 0, in multiples of the limit's rate, got 'high'."),
-        ({"store": 5}, "store: expected a URL such as 'redis://localhost:6379/0', got 5."),
+        ({"store": 5}, "store: expected a URL such as 'redis://localhost:6379/0', got int."),
     ],
 )
 def test_arguments_of_the_wrong_type_raise(arguments, message):
     with pytest.raises(InvalidInput) as caught:
         lab.simulate(**{"limits": "5/second", **arguments})
     assert str(caught.value) == message
+
+
+def test_recorded_calls_meet_the_windows_that_they_met():
+    """A window of seven days begins on a Thursday, as 1970 did, wherever the first call lies."""
+    monday = 1_700_438_400  # 2023-11-20, a Monday at midnight
+    calls = [(monday + day * 86_400, "ann") for day in range(7)]
+    (lane,) = lab.simulate("4 per 7 days fixed_window", lab.recorded(calls)).lanes
+    assert (lane.admitted, lane.refused) == (7, 0)  # three days of one window, four of the next
+    (shared,) = lab.simulate("3 per 7 days fixed_window", lab.recorded(calls)).lanes
+    assert shared.refused == 1
+
+
+def test_leaky_lanes_with_costs_are_as_fair_as_a_bucket():
+    calls = [(second / 2, "ann", 1 + second % 3) for second in range(60)] + [(second, "bob", 2) for second in range(30)]
+    lanes = lab.simulate(["2/second burst 4 leaky_bucket", "2/second burst 4"], lab.recorded(calls), shared=True).lanes
+    assert lanes[0].fairness == lanes[1].fairness < 1.0  # both admit the same calls

@@ -1,5 +1,6 @@
 """The least limit that refuses a given share."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,3 +45,15 @@ def test_suggested_limits_refuse_as_many_clients_as_promised():
     assert now.clients_refused == suggestion.refused_now
     counts = [clients for _, clients in suggestion.curve]
     assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.parametrize(("cost", "max_delay"), [(1, "30 seconds"), (1, "2 seconds"), (3, "5 seconds"), (1, "1 ms")])
+def test_a_suggestion_keeps_the_longest_delay_of_a_queue(cost, max_delay):
+    table = {"by": "ip", "limit": "9/minute leaky_bucket", "max_delay": max_delay, "cost": cost}
+    result = lab.replay(SAMPLE, rules(table), suggest=0.05)
+    (suggestion,) = result.suggestions
+    assert suggestion.refused_now == result.clients_refused > 0
+    again = lab.replay(SAMPLE, rules(table | {"limit": suggestion.suggested}))
+    assert again.clients_refused == suggestion.refused_then
+    if max_delay != "1 ms":  # two requests in the same second of this log: no count serves both within a millisecond
+        assert suggestion.refused_then <= suggestion.clients * 0.05

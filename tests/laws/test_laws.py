@@ -109,10 +109,15 @@ def test_a_clock_that_steps_back_grants_nothing(limit, calls, back):
     assert rule.remaining(state, earlier, limit) <= left
     mended, allowed = rule.decide(state, earlier, limit, left + 1)
     assert not allowed
-    # ... and locks nobody out for longer than one full recovery.
-    worst = max(rule.reset_after(mended, earlier, limit), 0)
-    full = {"sliding_window": 2 * limit.micros, "fixed_window": limit.micros, "sliding_log": limit.micros}
-    assert worst <= full.get(limit.algorithm, -(-limit.full // limit.drain))
+    # ... and locks nobody out for longer than the step, nor than one period more than a full recovery.
+    worst = rule.reset_after(mended, earlier, limit)
+    full = {"sliding_window": 3 * limit.micros, "fixed_window": 2 * limit.micros, "sliding_log": 2 * limit.micros}
+    assert worst <= full.get(limit.algorithm, -(-limit.ceiling // limit.drain))
+    if limit.algorithm in BUCKETS:  # one unit is admitted within one recovery, and within one period
+        longest = min(-(-limit.full // limit.drain), limit.micros + 1)
+        assert rule.retry_after(mended, earlier, limit, 1) <= longest
+    if now - earlier <= (limit.slack if limit.algorithm in BUCKETS else limit.micros - 1):
+        assert worst <= rule.reset_after(state, now, limit) + now - earlier
     assert rule.decide(mended, earlier + worst, limit, limit.capacity)[1]
 
 

@@ -21,6 +21,8 @@ int main(int count, char **arguments) {
     u64 unit = 17280000000ULL, now = 1000000, reset = 0;
     Limit limit = {.algorithm = GCRA, .count = 5, .capacity = 5, .micros = 5 * unit, .slices = 1, .unit = unit, .drain = 1,
                    .full = 5 * (u128)unit};
+    limit.window = limit.micros;
+    limit.ceiling = ceiling_of(&limit);
     u64 rounds = count > 1 ? strtoull(arguments[1], NULL, 10) : 12;
     for (u64 round = 0; round < rounds; round++) {
         u64 seed[2] = {round, 2};

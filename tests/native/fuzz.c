@@ -46,6 +46,8 @@ static Limit random_limit(bool shared) {
         }
     }
     limit.full = (u128)limit.capacity * limit.unit;
+    limit.window = limit.micros;
+    limit.ceiling = ceiling_of(&limit);
     return limit;
 }
 

@@ -24,8 +24,11 @@
 /* A bucket that hardly drains, and windows that hold all this. */
 static Limit limit_of(enum algorithm algorithm, u64 slices) {
     u64 unit = 1000000000000ULL;
-    return (Limit){.algorithm = algorithm, .count = COUNT, .capacity = COUNT, .slices = slices, .unit = unit, .drain = 1,
-                   .micros = slices > 1 ? slices * SLICE : 100000000000ULL, .full = (u128)COUNT * unit};
+    Limit limit = {.algorithm = algorithm, .count = COUNT, .capacity = COUNT, .slices = slices, .unit = unit, .drain = 1,
+                   .micros = slices > 1 ? slices * SLICE : 100000000000ULL,
+                   .window = 100000000000ULL, .full = (u128)COUNT * unit};
+    limit.ceiling = ceiling_of(&limit);
+    return limit;
 }
 
 typedef struct {

@@ -128,11 +128,12 @@ int main(int count, char **words) {
     for (int number = 0; number < THREADS; number++)
         pthread_join(threads[number], NULL);
     assert(!line.leader && !line.first && !line.last && !line.error);
-    for (Call *call = line.batch, *after; call; call = after) {
-        after = call->next;
-        assert(call->is_gone);
-        free_call(call);
-    }
+    for (unsigned number = 0; number < line.in_flight; number++)
+        for (Call *call = batch_at(&line, number)->calls, *after; call; call = after) {
+            after = call->next;
+            assert(call->is_gone);
+            free_call(call);
+        }
     shutdown(line.fd, SHUT_RDWR);
     pthread_join(server, NULL);
     free(line.out.bytes);

@@ -189,7 +189,7 @@ def test_a_plan_that_is_none_is_an_error(plan):
 LIMIT = parse_limits("1/day")
 WRONG_ROWS = [None, [], "abc", (None,), (1, 2), (("s", LIMIT),)]
 WRONG_ROWS += [(("s", LIMIT, 0),), (("s", LIMIT, None),), (("s", 5, 1),)]
-WRONG_KEYS = [None, "ab", ["a", "b"], (), ("a",), ("a", "b", "c"), ("a", 5), ("a", ""), (None, "b")]
+WRONG_KEYS = [None, "ab", ["a", "b"], (), ("a",), ("a", "b", "c"), ("a", 5.5), ("a", ""), (None, "b")]
 
 
 @pytest.mark.parametrize("rows", WRONG_ROWS, ids=str)

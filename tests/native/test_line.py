@@ -232,6 +232,41 @@ class Interruption(BaseException):
     pass
 
 
+def test_what_is_queued_is_sent_before_the_answer_comes_and_answers_keep_their_order():
+    """A round trip that takes more than half of the deadline left no time for whoever had to queue."""
+    far = Far(None, None, 0.0)
+    names = [f"call {number}" for number in range(10)]
+    for name in names:
+        far.exchange(name, name.encode())
+        far.hear(name.encode())  # though no answer has come yet
+    far.socket.sendall(b"".join([b"+%b\r\n" % name.encode() for name in names]))
+    assert far.ends() == {name: b"+%b\r\n" % name.encode() for name in names}
+
+
+def test_of_batches_in_flight_each_loses_its_own_callers_only():
+    far = Far(None, None, 0.0)
+    far.exchange("late", b"late", 0.01)
+    far.hear(b"late")
+    far.threads[0].join(LONG)
+    far.exchange("next", b"next")
+    far.hear(b"next")
+    far.socket.sendall(b"+for late\r\n+for next\r\n")
+    told = far.ends()
+    assert isinstance(told["late"], TimeoutError)
+    assert told["next"] == b"+for next\r\n"
+
+
+def test_batches_in_flight_are_bounded_and_the_connection_may_end_with_all_of_them():
+    far = Far(None, None, 0.0)
+    for number in range(40):
+        far.exchange(number, b"x")
+        if number < 32:
+            far.hear(b"x")
+    far.awaits(8)
+    far.socket.close()
+    assert all(isinstance(told, OSError) or told is None for told in far.ends().values())
+
+
 def test_whoever_is_interrupted_while_it_speaks_hands_on_the_lead_and_its_answer_goes_to_nobody(far):
     def when():
         far.hear(b"main")

@@ -39,8 +39,10 @@ int main(void) {
     enum algorithm all[] = {FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET, GCRA};
     u64 seed[2] = {1, 2}, period = 300ULL * 86400 * 1000000;
     for (int index = 0; index < 6; index++) {
-        limit = (Limit){.algorithm = all[index], .count = COUNT, .capacity = COUNT, .micros = period, .slices = 1,
+        limit = (Limit){.algorithm = all[index], .count = COUNT, .capacity = COUNT, .micros = period, .window = period, .slices = 1,
                         .unit = period / COUNT, .drain = 1, .full = (u128)COUNT * (period / COUNT)};
+        limit.window = limit.micros;
+        limit.ceiling = ceiling_of(&limit);
         key_table = private_key_table(shape_of(&limit, 1, false, true), 300, seed);
         pthread_t threads[THREADS];
         for (u64 each = 0; each < THREADS; each++) {

@@ -1,8 +1,11 @@
-"""A server on the way to the server, which can swallow what passes: lost replies and black holes."""
+"""A server on the way to the server, which can swallow or delay what passes: lost replies, black holes, long ways."""
 
 import contextlib
+import queue
+import random
 import socket
 import threading
+import time
 
 
 class FaultyProxy:
@@ -10,6 +13,7 @@ class FaultyProxy:
 
     ``deaf`` swallows everything, as a network that drops packets does.  ``lose`` is how many more connections lose
     their next reply, and with it all that would follow, as TCP leaves no gaps; ``hangs_up`` closes them then.
+    ``requests_late`` and ``replies_late`` are the seconds that each way takes, or up to which it takes if ``jitters``.
     """
 
     def __init__(self, port):
@@ -18,6 +22,9 @@ class FaultyProxy:
         self.lose = 0
         self.hangs_up = False
         self.lost = 0
+        self.requests_late = 0.0
+        self.replies_late = 0.0
+        self.jitters = False
         self.sockets = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -38,6 +45,8 @@ class FaultyProxy:
 
     def forward(self, source, target, is_reply):
         cut = False
+        under_way = queue.SimpleQueue()
+        threading.Thread(target=self.arrive, args=(under_way, target), daemon=True).start()
         with contextlib.suppress(OSError):
             while part := source.recv(65536):
                 if is_reply and self.lose and not cut:
@@ -47,10 +56,24 @@ class FaultyProxy:
                     if self.hangs_up:
                         break
                 if not cut and not self.deaf:
-                    target.sendall(part)
+                    late = self.replies_late if is_reply else self.requests_late
+                    if late:
+                        late *= random.random() if self.jitters else 1
+                        under_way.put((time.monotonic() + late, part))
+                    else:
+                        target.sendall(part)
+        under_way.put(None)
         for each in (source, target):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def arrive(self, under_way, target):
+        """Deliver what is under way, each part at its time."""
+        with contextlib.suppress(OSError):
+            while item := under_way.get():
+                due, part = item
+                time.sleep(max(0.0, due - time.monotonic()))
+                target.sendall(part)
 
     def close(self):
         with contextlib.suppress(OSError):

@@ -104,7 +104,7 @@ class Load:
             for number in self.rounds(25):
                 told = {"X-Original-Method": "GET", "X-Original-URI": "/search"}
                 told["X-Forwarded-For"] = f"203.0.113.{number % 9}"
-                wire.request("GET", "/v1/auth?headers=original&deny_status=403", headers=told)
+                wire.request("GET", "/v1/auth/deny-403/original", headers=told)
                 answer = wire.getresponse()
                 answer.read()
                 self.note("auth", answer.status)

@@ -1,6 +1,6 @@
 """An explanation says every step and takes nothing."""
 
-from ratekeeper import Request
+from ratekeeper import Policy, Request
 from tests.rules.deciding import HERE, count, make
 
 
@@ -63,3 +63,21 @@ def test_explain_tells_blocks_costs_and_what_can_never_pass():
     assert told[2][2] == "9/minute, by <lambda>, cost 1: 9 of 9 left (not enforced for this key)"
     preflight = Request("OPTIONS", "/", HERE, {"Origin": "https://a.example", "Access-Control-Request-Method": "PUT"})
     assert "a CORS preflight: not counted" in policy.explain(preflight).lines
+
+
+def test_exclusions_and_defaults_are_explained():
+    policy = Policy.parse({
+        "exempt": ["/metrics"],
+        "rules": [
+            {"name": "rest", "default": True, "limit": "9/minute"},
+            {"name": "api", "match": ["/api/**", "!/api/health"], "limit": "5/minute"},
+        ],
+    })  # fmt: skip
+
+    def texts(path):
+        return [step.text.partition(":")[0] for step in policy.explain(Request(path=path, peer="192.0.2.1")).steps]
+
+    assert texts("/api/x") == ["is a default, and 'api' limits this path", "5/minute, by ip, cost 1"]
+    assert texts("/api/health") == ["9/minute, by ip, cost 1", "excludes this path"]
+    assert texts("/other") == ["9/minute, by ip, cost 1", "matches /api/**, not this"]
+    assert texts("/metrics") == ["excludes this path", "matches /api/**, not this"]

@@ -52,7 +52,7 @@ MESSAGES = [
     (rule(match="/a/**/b/**"), "rules: rules[0].match (rule 'r'): expected '**' once in a path, got '/a/**/b/**'."),
     (rule(warn_at=80), "rules: rules[0].warn_at (rule 'r'): expected a share from 0 to 1, got 80."),
     (rule(grace=True), "rules: rules[0].grace (rule 'r'): expected a whole number from 0 to 1000, got True."),
-    (rule(penalty={"after": 5}), "rules: rules[0].penalty (rule 'r'): expected 'within': a length of time such as '10 "
+    (rule(penalty={"after": 5, "block": 60}), "rules: rules[0].penalty (rule 'r'): expected 'within': a length of time such as '10 "
      "minutes'. It is missing."),
     (rule(penalty={"after": 5, "within": "10 mintues", "block": 5}), "rules: rules[0].penalty.within (rule 'r'): expected a "
      "length of time such as '10 minutes', got '10 mintues'. Expected a unit of time (millisecond, second, minute, hour, "

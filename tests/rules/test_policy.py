@@ -79,7 +79,7 @@ def test_a_body_of_ones_own():
         refused = ask(policy)
         assert refused.body == b"<h1>60</h1>"
         assert (b"content-type", b"text/html") in refused.headers
-    with pytest.raises(InvalidRules, match=r"response.body: expected one of json, problem, text, none, function:NAME"):
+    with pytest.raises(InvalidRules, match=r"response.body: expected one of json, problem, text, none, json-camel, "):
         Policy.parse({"response": {"body": "jsno"}, "rules": [rule]})
 
 

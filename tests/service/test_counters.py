@@ -36,7 +36,7 @@ def test_counters_of_several_workers_add_up():
 
 
 def test_names_beyond_the_bound_share_one_entry(monkeypatch):
-    monkeypatch.setattr(module, "MOST_NAMES", 3)
+    monkeypatch.setattr(module, "MOST_LABELS", 3)
     counters = Counters()
     for number in range(10):
         counters.count(f"rule {number}", HALF)

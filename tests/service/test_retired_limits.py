@@ -7,6 +7,7 @@ import pytest
 
 from ratekeeper.native import core
 from ratekeeper.service import retired_limits
+from ratekeeper.service.named_limits import NamedLimits
 from ratekeeper.stores.shared import SharedStore, remove
 from tests.service.running import ANY, running
 
@@ -40,6 +41,8 @@ def tidy(service, monkeypatch, seconds):
     """What the worker does every moment, so many seconds later."""
     began = retired_limits.monotonic
     monkeypatch.setattr(retired_limits, "monotonic", lambda: began() + seconds)
+    clock = NamedLimits.now
+    monkeypatch.setattr(NamedLimits, "now", lambda limits: clock(limits) + seconds)
 
     async def now():
         service.worker.decider.tick()
@@ -81,14 +84,15 @@ def test_a_limit_that_comes_back_in_time_goes_on(tmp_path, folder, monkeypatch):
         assert tables(folder) == 1
 
 
-def test_limits_of_callers_stay_while_they_are_asked_for(tmp_path, folder, monkeypatch):
+def test_limits_of_callers_stay_until_they_have_recovered(tmp_path, folder, monkeypatch):
     with serving(tmp_path, folder) as service:
         assert [ask(service, limit) for limit in ("20/day", "30/day")] == [19, 29]
-        reload(service, 600)  # forgets which names callers know, not what they used
-        assert ask(service, "20/day") == 18
+        reload(service, 600)
+        tidy(service, monkeypatch, 86_000)
+        assert tables(folder) == 3
         tidy(service, monkeypatch, 87_000)
-        assert tables(folder) == 2
-        assert ask(service, "20/day") == 17
+        assert tables(folder) == 1
+        assert service.worker.decider.limits.budget.total == 0
 
 
 def test_of_many_the_oldest_go_at_once(tmp_path, folder, monkeypatch):

@@ -1,6 +1,8 @@
 """What decides while a store cannot: nobody listens on port 1, so these stores never answer."""
 
 import asyncio
+import os
+import random
 
 import pytest
 
@@ -11,6 +13,8 @@ from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.native import core
 from ratekeeper.stores.fallback import ReducedLimit
 from ratekeeper.stores.memory import MemoryStore
+from ratekeeper.stores.owed import MOST_KEYS
+from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing import FakeClock
 
@@ -251,4 +255,237 @@ def test_rules_that_are_read_again_know_what_the_store_said(redis_server, clock)
     assert [bool(limiter.check("k")) for _ in range(2)] == [True, False]
     assert store.release("api", limiter.limits)
     assert Limiter("10/hour", store=store, name="api").check("k").remaining == 4  # all is forgotten
+    store.close()
+
+
+def cut_off(store):
+    """Begin an outage: nothing is asked until ``reconnect``."""
+    server = store.server
+    server.reach().wait()  # it may still connect for the first time
+    server.drop(server.connection)
+    server.trip("is away")
+    server.breaker.probe_at = float("inf")
+
+
+def reconnect(store):
+    """End the outage, and wait until the probe has succeeded."""
+    server = store.server
+    server.breaker.probe_at = 0.0
+    server.away()
+    attempt = server.attempt
+    if attempt is not None:
+        attempt.wait()
+    assert not server.breaker.is_open, server.breaker.why
+
+
+LIMITS = [
+    "100/minute",
+    "100/minute burst 30 token_bucket",
+    "100/minute leaky_bucket",
+    "100/minute fixed_window",
+    "100/minute sliding_log",  # kept as a ring
+    "40/minute sliding_log",
+    "100/minute sliding_window",
+]
+
+
+@pytest.mark.parametrize("text", LIMITS)
+def test_what_was_admitted_in_an_outage_is_charged_when_the_store_is_back(redis_server, clock, text):
+    """After an outage the store admitted a whole burst on top of what the fallback had admitted."""
+    clock.move_to(clock.micros - clock.micros % 60_000_000)  # a window begins
+    store = RedisStore(redis_server.url, clock=clock, prefix=f"owed {text}".replace(" ", "_"), deadline=10)
+    limiter = Limiter(text, store=store, name="api")
+    capacity = limiter.peek("k").limit
+    cut_off(store)
+    admitted = [limiter.check("k") for _ in range(capacity)]
+    assert {answer.reason for answer in admitted} == {"local: is away"}
+    assert sum(map(bool, admitted)) == capacity // 2
+    reconnect(store)
+    assert limiter.peek("k").remaining == capacity - capacity // 2
+    assert sum(bool(limiter.check("k")) for _ in range(capacity)) == capacity - capacity // 2
+    store.close()
+
+
+def test_each_of_several_limits_is_charged_by_itself(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="owed-set", deadline=10)
+    limits = ["10/second", "1000/hour fixed_window", "500/hour sliding_log", "unlimited"]
+    limiter = Limiter(limits, store=store, name="api")
+    cut_off(store)
+    for _ in range(20):  # 100 in 20 seconds
+        assert sum(bool(limiter.check("k")) for _ in range(8)) == 5
+        clock.advance(1)
+    reconnect(store)
+    parts = limiter.peek("k").parts()
+    assert [part.remaining for part in parts][:3] == [10, 900, 400]
+    store.close()
+
+
+def test_what_has_recovered_meanwhile_is_not_charged(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="owed-long", deadline=10)
+    limiter = Limiter("60/minute", store=store, name="api")
+    cut_off(store)
+    admitted = 0
+    for _ in range(600):  # ten minutes, in which 30 and then one every two seconds are admitted
+        admitted += bool(limiter.check("k"))
+        clock.advance(1)
+    assert 320 <= admitted <= 330
+    reconnect(store)
+    assert 59 <= limiter.peek("k").remaining <= 60  # one in two seconds is recovered in one
+    store.close()
+
+
+def test_a_call_that_the_store_may_have_counted_is_not_charged_again(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="owed-once", deadline=10)
+    limiter = Limiter("100/hour", store=store, name="api")
+    plan = store.prepare((("plan", Limit.parse("100/hour"), 1, None),))
+    check = Check("api", "k", limiter.limits, 1)
+    for charged, owed in ((None, 0), (False, 1)):
+        error = StoreUnavailable("here", "gave no answer", charged)
+        cut_off(store)
+        assert limiter.check.__self__.fall_back("k", 1, "gave no answer", charged)
+        assert store.fall_back("check", error, (check,))[0]
+        assert plan.fall_back(("k",), "gave no answer", charged)[0]
+        reconnect(store)
+        assert limiter.peek("k").remaining == 100 - 2 * owed
+        assert store.peek((Check("plan", "k", Limit.parse("100/hour"), 1),))[0].remaining == 100 - owed
+    store.close()
+
+
+def test_what_is_settled_here_is_charged_as_it_was_used(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="owed-settled", deadline=10)
+    limiter = Limiter("100/hour", store=store, name="api")
+    cut_off(store)
+    with limiter.reserve("k", cost=20) as reservation:
+        reservation.settle(5)
+    with limiter.reserve("k", cost=5) as reservation:
+        reservation.settle(9)
+    with pytest.raises(RuntimeError), limiter.reserve("k", cost=5):
+        raise RuntimeError
+    reconnect(store)
+    assert limiter.peek("k").remaining == 100 - 5 - 9
+    store.close()
+
+
+def test_closing_a_store_that_is_back_charges_what_is_owed(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="owed-closed", deadline=10)
+    limiter = Limiter("100/hour", store=store, name="api")
+    limiter.peek("k")
+    error = StoreUnavailable("here", "answered OOM")
+    assert store.fall_back("check", error, (Check("api", "k", limiter.limits, 30),))[0]
+    store.close()
+    other = Limiter("100/hour", store=f"{redis_server.url}?prefix=owed-closed&deadline=10", name="api", clock=clock)
+    assert other.peek("k").remaining == 70
+    other.close()
+
+
+def test_a_loop_charges_before_it_decides(redis_server, clock):
+    async def main():
+        store = AsyncRedisStore(redis_server.url, clock=clock, prefix="owed-loop", deadline=10)
+        limiter = AsyncLimiter("100/hour", store=store, name="api")
+        assert (await limiter.peek("k")).remaining == 100
+        server = store.server()
+        server.down("is away")
+        server.breaker.probe_at = float("inf")
+        admitted = [await limiter.check("k") for _ in range(100)]
+        assert sum(map(bool, admitted)) == 50
+        server.breaker.probe_at = 0.0
+        server.away()
+        await server.attempt
+        answers = await asyncio.gather(*[limiter.check("k") for _ in range(100)])
+        assert {answer.reason for answer in answers} == {""}
+        assert sum(map(bool, answers)) == 50
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_owed_is_bounded(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="owed-many", deadline=10)
+    limiter = Limiter("10/hour", store=store, name="api")
+    limiter.peek("k")
+    cut_off(store)
+    for number in range(MOST_KEYS + 500):
+        limiter.check(f"k{number}")
+    (table,) = store.fallback.owing
+    assert len(table.owed.keys) == MOST_KEYS
+    reconnect(store)
+    while store.fallback.owing:  # the rest, beside the callers
+        store.settle()
+    assert limiter.peek("k0").remaining == limiter.peek(f"k{MOST_KEYS - 1}").remaining == 9
+    store.close()
+
+
+def test_a_forked_child_charges_nothing_for_its_parent(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="owed-fork", deadline=10)
+    limiter = Limiter("100/hour", store=store, name="api")
+    limiter.peek("k")
+    error = StoreUnavailable("here", "answered OOM")
+    assert store.fall_back("check", error, (Check("api", "k", limiter.limits, 30),))[0]
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if limiter.peek("k").remaining == 100 and not store.fallback.owing else 2
+            store.close()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    store.settle()
+    assert limiter.peek("k").remaining == 70
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "cost"),
+    [
+        ("3/minute", 4, 1),
+        ("1/minute", 2, 1),
+        ("1/minute fixed_window", 2, 1),
+        ("7/minute token_bucket", 10, 1),
+        ("10/minute", 2, 7),
+        ("10/minute", 2, 10),
+    ],
+)
+def test_the_shares_of_all_nodes_add_up_to_the_limit(clock, text, nodes, cost):
+    """Four nodes with a quarter each of 3 a minute admitted 4 at once; a cost above the share could never pass."""
+    limits = [Limiter(text, store=NOWHERE, clock=clock, local_share=1 / nodes, name="api") for _ in range(nodes)]
+    full = Limit.parse(text)
+    chance, admitted, began = random.Random(text), [], clock.micros
+    for _ in range(600):
+        clock.move_to(clock.micros + chance.randrange(2_000_000))
+        limiter = chance.choice(limits)
+        before = clock.micros
+        answer = limiter.check("k", cost=cost)
+        assert answer.retry_after is not None
+        if not answer:
+            assert answer.retry_after > 0
+            if chance.random() < 0.02:  # who waits as told is admitted, and not a microsecond before
+                clock.move_to(before + round(answer.retry_after * 1e6) - 1)
+                assert not limiter.peek("k", cost=cost)
+                clock.move_to(clock.micros + 1)
+                assert limiter.check("k", cost=cost)
+                admitted.append((clock.micros, cost))
+        else:
+            admitted.append((clock.micros, cost))
+    total = 0
+    for at, taken in admitted:  # since the outage began: the limit, and what it refills
+        total += taken
+        assert total <= full.capacity + full.count * (at - began) / full.micros + 1e-6
+    minutes = (clock.micros - began) / 60e6
+    assert total >= full.count * minutes * 0.6  # and nobody is locked out
+
+
+def test_a_cost_above_the_limit_itself_can_never_pass(clock):
+    limiter = Limiter("10/minute", store=NOWHERE, clock=clock)
+    assert limiter.check("k", cost=11).retry_after is None
+    assert limiter.check("k", cost=6).retry_after == 12.0
+
+
+def test_a_key_that_the_store_saw_at_its_limit_saves_up_from_there(redis_server, clock):
+    store = RedisStore(redis_server.url, clock=clock, prefix="saves", deadline=10, local_share=0.25)
+    limiter = Limiter("3/minute", store=store, name="api")
+    assert all(limiter.check("k") for _ in range(3))
+    cut_off(store)
+    assert limiter.check("k").retry_after == 100.0  # 80 s are a cost of 1, and 0.75 of it would be there at once
+    assert limiter.check("new").retry_after == 20.0
     store.close()

@@ -80,7 +80,7 @@ def test_a_subclass_of_text_is_the_text_it_holds():
     assert not limiter.check("k")
 
 
-@pytest.mark.parametrize("wrong", ["", b"", (), None, 1, 1.5, ["a"], (1.5,), (True,), object()])
+@pytest.mark.parametrize("wrong", ["", b"", (), None, True, 1.5, ["a"], (1.5,), (True,), object()])
 def test_a_key_that_names_nobody_is_refused_as_in_python(wrong):
     with pytest.raises(InvalidKey) as expected:
         encode(wrong)

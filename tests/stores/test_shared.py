@@ -19,7 +19,8 @@ from tests.stores.processes import at_once
 if native.core is None or sys.platform != "linux":
     pytest.skip(native.REASON, allow_module_level=True)
 
-from ratekeeper.stores.shared import SharedStore, remove, segments
+from ratekeeper.stores import shared_files as files
+from ratekeeper.stores.shared import SharedStore, bytes_needed, remove, segments
 
 
 class TestSharedStore(TimedStoreContract):
@@ -237,7 +238,7 @@ def test_a_name_is_simple(wrong):
 @pytest.mark.parametrize("query", ["max_keys=x", "mode=9", "mode=66", "size=1"])
 def test_a_query_is_understood_or_refused(name, query):
     assert message(lambda: Limiter("5/minute", store=f"shm://{name}?{query}")).endswith(
-        f"expected max_keys=NUMBER or mode=660 after '?', got '{query}'."
+        f"expected max_keys=NUMBER, max_bytes=NUMBER, mode=660 or owner=NUMBER after '?', got '{query}'."
     )
 
 
@@ -286,3 +287,47 @@ def test_a_table_is_released_when_nobody_has_it_in_memory(name):
     assert one.release("nobody", limit)
     one.close()
     other.close()
+
+
+def test_a_table_of_long_logs_reserves_no_gigabytes(name):
+    limit = Limit.parse("1024/day sliding_log")
+    assert bytes_needed(limit) <= 64 * 2**20
+    limiter = Limiter(limit, store=f"shm://{name}")
+    (path,) = files.table_files(files.folder_of(name))
+    assert os.stat(path).st_blocks * 512 == bytes_needed(limit)
+    assert limiter.check("k").remaining == 1023
+    assert bytes_needed(limit, 100_000) > 10**9
+    assert bytes_needed(Limit.parse("5/minute")) < 4 * 10**6  # a hundred thousand keys
+    assert bytes_needed(Limit.parse("unlimited")) == 0
+
+
+def test_a_table_beyond_max_bytes_is_refused_before_it_is_made(name):
+    store = SharedStore(name, max_keys=1_000, max_bytes=150_000)
+    limits = [Limit.parse(text) for text in ("5/minute", "6/minute", "7/minute", "8/minute")]
+    needed = bytes_needed(limits[0], 1_000)
+    for limit in limits[:2]:
+        store.table(str(limit), limit)
+    store.table(str(limits[2]), limits[2])
+    with pytest.raises(InvalidStore) as caught:
+        store.table(str(limits[3]), limits[3])
+    used = sum(os.stat(path).st_blocks * 512 for path in files.table_files(files.folder_of(name)))
+    assert used <= 150_000 < used + needed
+    assert str(caught.value).startswith(
+        f"shm://{name}: expected at most 150,000 bytes of tables (max_bytes), got {used:,} in use and {needed:,} for "
+        "1,000 keys of '"
+    )
+    assert str(caught.value).endswith("/minute'. Raise max_bytes, or use fewer limits.")
+    store.close()
+
+
+@pytest.mark.full  # it makes ten thousand files
+def test_ten_thousand_rules_fit_in_256_megabytes(name):
+    store = SharedStore(name, max_bytes=256 * 2**20)
+    for number in range(10_000):
+        store.table(f"rule {number}", Limit(1 + number % 50, "minute"))
+        if number % 500 == 0:
+            store.tables.clear()
+            store.states_by_layout.clear()  # let go of the mappings, not of the files
+    used = sum(os.stat(path).st_blocks * 512 for path in files.table_files(files.folder_of(name)))
+    assert used <= 256 * 2**20
+    store.close()

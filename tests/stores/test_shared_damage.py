@@ -51,7 +51,7 @@ def test_a_damaged_guard_is_refused_at_opening_and_in_use(name, limit, offset, d
     with pytest.raises(StoreUnavailable) as caught:
         limiter.check("k")
     assert str(caught.value) == (
-        f"shm://{name}: expected a guard that is free within 2 s, got one that is damaged. To start afresh, {advice}"
+        f"shm://{name}: expected a guard that is free within 200 ms, got one that is damaged. To start afresh, {advice}"
     )
     assert caught.value.charged is False
     with pytest.raises(StoreUnavailable):
@@ -100,7 +100,7 @@ def test_calls_answer_again_after_the_owner_of_a_guard_goes_on(name):
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):  # waits again, as the guard was free in between
         limiter.check("k")
-    assert time.monotonic() - began > 1.5
+    assert time.monotonic() - began > 0.15
 
 
 @pytest.mark.parametrize("limit", ["5/minute", "5/minute sliding_log"])

@@ -1,12 +1,14 @@
 """One clock for all threads and tasks: a sleeper has slept, and a task that can run is not overtaken."""
 
 import asyncio
+import itertools
 import sys
 import threading
 
 import pytest
 import uvloop
 
+from ratekeeper import AsyncLimiter
 from ratekeeper.testing import FakeClock
 
 
@@ -75,6 +77,66 @@ def test_the_clock_moves_on_for_a_task_that_waits_for_it_without_sleeping(new_lo
     loop = new_loop()
     loop.run_until_complete(main())
     loop.close()
+
+
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+
+
+def run(new_loop, main):
+    loop = new_loop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.close()
+
+
+@LOOPS
+@pytest.mark.parametrize(("tasks", "timeout", "ends"), [(30, 20, 15.0), (30, None, 15.0), (200, 200, 117.0)])
+def test_the_clock_does_not_overtake_tasks_that_wait_with_a_timeout(new_loop, tasks, timeout, ends):
+    async def main():
+        clock = FakeClock()
+        limiter = AsyncLimiter("5 per 3 seconds sliding_log", clock=clock)
+        decisions = await asyncio.gather(*[limiter.acquire("k", timeout=timeout) for _ in range(tasks)])
+        return sum(decision.allowed for decision in decisions), clock.now
+
+    assert run(new_loop, main()) == (tasks, ends)
+
+
+@LOOPS
+def test_the_clock_waits_for_a_long_chain_of_callbacks(new_loop):
+    """Futures and callbacks that no task runs: each schedules the next one."""
+
+    async def main():
+        clock, loop, links = FakeClock(), asyncio.get_running_loop(), 40
+        futures = [loop.create_future() for _ in range(links)]
+        for one, other in itertools.pairwise(futures):
+            one.add_done_callback(lambda _, other=other: other.set_result(None))
+
+        async def sleeper():
+            await clock.asleep(1_000_000)
+
+        sleeping = asyncio.create_task(sleeper())
+        await asyncio.sleep(0)
+        futures[0].set_result(None)
+        await futures[-1]
+        reached = clock.now
+        await sleeping
+        return reached, clock.now
+
+    assert run(new_loop, main()) == (0.0, 1.0)
+
+
+def test_a_loop_has_its_own_methods_again_when_no_clock_needs_them():
+    async def main():
+        loop, clocks = asyncio.get_running_loop(), [FakeClock(), FakeClock()]
+        before = vars(loop).copy()
+        await asyncio.gather(*[clock.asleep(1_000_000 * (1 + index)) for index, clock in enumerate(clocks)])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert vars(loop) == before
+        return [clock.now for clock in clocks]
+
+    assert run(uvloop.new_event_loop, main()) == [1.0, 2.0]
 
 
 def test_a_cancelled_sleep_does_not_move_the_clock():

@@ -2,51 +2,82 @@
 
 import asyncio
 import random
+import uuid
 
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter
-from ratekeeper.check import Check
+from ratekeeper.check import Check, LeaseCheck
 from ratekeeper.stores import open_store
 from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 from ratekeeper.stores.redis.store import RedisStore
+from ratekeeper.stores.shared import SharedStore, remove
 from ratekeeper.testing import FakeClock
 from tests import tier
 from tests.algorithms.test_concurrency import walk
-from tests.twins.test_lua import NOW, random_steps, walk_together
 
 LIMITS = [Limit.parse(text) for text in ("1 concurrent", "5 concurrent for 3 seconds", "300 concurrent for 1 ms")]
 
 
-@pytest.mark.parametrize("seed", range(tier.steps(3, 2)))
-@pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_the_lua_twin_agrees_step_by_step(redis_server, limit, seed):
+def random_call(chance, limit, now, notes):
+    """An operation on leases, the check it is asked with, and its other arguments."""
+    lease, cost = chance.choice([1, 2, 3, 2**64 - 1]), chance.choice([1, 1, 2, limit.count, limit.count + 1])
+    lasts = chance.choice([limit.micros, limit.micros // 3 + 1, limit.micros * 2, 1])
+    named = LeaseCheck("s", "k", limit, cost, None, lease, lasts)
+    nobody = Check("s", "k", limit, cost)
+    operation = chance.choice(
+        ["check", "check", "check", "peek", "take", "refund", "renew", "end_leases", "end_leases"]
+    )
+    if operation == "refund":
+        return operation, nobody, (now - chance.choice([0, 0, limit.micros // 7]),)
+    if operation == "end_leases":
+        noted_for = chance.choice([0, limit.micros]) if notes else 0
+        return operation, named.having(chance.choice([0, 0, 1, 2]), noted_for), ()
+    return operation, named if operation == "renew" or chance.random() < 0.6 else nobody, ()
+
+
+def walk_beside_the_rule(make, limit, seed, steps, *, notes):
+    """The same random calls on the rule in Python and on ``make(clock)``: the same answers and states."""
     chance = random.Random(seed)
-    steps = random_steps(chance, limit, 400)
-    taken = [now for _, now, _, at in steps if at is None]
-    steps = [(other, now, cost, at and chance.choice([at, *taken[-5:]])) for other, now, cost, at in steps]
-    walk_together(redis_server, limit, steps)
+    clock = FakeClock(start=1000.0)
+    pure, twin = MemoryStore(clock=clock), make(clock)
+    for number in range(steps):
+        step = chance.choice([0, 1, limit.micros // 7, limit.micros // 2, limit.micros, -limit.micros // 3])
+        clock.move_to(max(0, clock.micros + step))
+        operation, check, more = random_call(chance, limit, clock.micros, notes)
+        ours, theirs = (getattr(store, operation)((check,), *more) for store in (pure, twin))
+        told = (number, operation, check, check.lease)
+        assert [bool(each) for each in ours] == [bool(each) for each in theirs], told
+        assert operation == "renew" or ours == theirs, told
+        ((ends, ids, _),), ((twin_ends, twin_ids, _),) = (store.states((check,))[1] for store in (pure, twin))
+        assert (ends, ids) == (twin_ends, twin_ids), told
+    return twin
 
 
-@pytest.mark.parametrize("seed", range(tier.steps(3, 2)))
+@pytest.mark.parametrize("seed", range(tier.steps(10, 3)))
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_the_lua_twin_agrees_step_by_step(any_server, limit, seed):
+    any_server.client().flushall()
+    walk_beside_the_rule(
+        lambda clock: RedisStore(any_server.url, clock=clock, deadline=10), limit, seed, 150, notes=True
+    ).close()
+
+
+@pytest.mark.parametrize("seed", range(tier.steps(10, 3)))
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_the_c_twin_agrees_step_by_step(limit, seed):
-    chance = random.Random(seed)
-    clock = FakeClock()
-    pure, fast = MemoryStore(clock=clock), open_store("memory://", clock=clock)
-    taken = [NOW]
-    for _ in range(300):
-        clock.move_to(max(0, clock.micros + chance.choice([0, 1, limit.micros // 7, limit.micros, -limit.micros // 3])))
-        check = (Check("s", "k", limit, chance.choice([1, 1, 2, limit.count])),)
-        if chance.random() < 0.6:
-            ours, theirs = pure.check(check), fast.check(check)
-            taken.append(clock.micros)
-        else:
-            at = chance.choice(taken[-8:])
-            ours, theirs = pure.refund(check, at), fast.refund(check, at)
-        assert ours == theirs
-        assert pure.states(check) == fast.states(check)
+    walk_beside_the_rule(lambda clock: open_store("memory://", clock=clock), limit, seed, 300, notes=False)
+
+
+@pytest.mark.parametrize("seed", range(tier.steps(10, 3)))
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_the_c_twin_agrees_step_by_step_in_shared_memory(limit, seed):
+    store = walk_beside_the_rule(
+        lambda clock: SharedStore(f"test-{uuid.uuid4().hex}", clock=clock, max_keys=100), limit, seed, 300, notes=False
+    )
+    store.close()
+    remove(store.folder.name)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,10 +10,15 @@ from pathlib import Path
 import pytest
 
 import ratekeeper.lab
-from ratekeeper import InvalidLimit, Limit
+from ratekeeper import InvalidLimit, Limit, lab
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
+from ratekeeper.lab.report import replay_page, simulation_page
+from ratekeeper.lab.traffic import recorded
+from tests import tier
+from tests.laws.walk import next_instant
 
-RULES_JS = Path(ratekeeper.lab.__file__).parent / "page" / "rules.js"
+PAGE = Path(ratekeeper.lab.__file__).parent / "page"
+RULES_JS = PAGE / "rules.js"
 IN_NODE = """
 const { RULES, makeLimit, delay } = require(process.argv[1]);
 const walks = JSON.parse(require("fs").readFileSync(0, "utf8"));
@@ -58,9 +64,7 @@ def walk(chance, name):
     limit = random_limit(chance, name)
     state, now, steps = limit.rule.EMPTY, chance.choice([0, 5, 1_700_000_000_000_000]), []
     for _ in range(40):
-        near, far = chance.randrange(1 + limit.micros // limit.count), chance.randrange(limit.micros)
-        jump = chance.choice([0, 0, 1, near, far, 3 * limit.micros])
-        now = max(0, now + jump if chance.random() < 0.95 else now - chance.randrange(limit.micros))  # clocks step back
+        now = next_instant(chance, limit, now)
         cost = chance.choice([1, 1, 1, 2, limit.capacity, limit.capacity + 1])
         if name == "sliding_log":
             cost = min(cost, 301)
@@ -85,3 +89,62 @@ def test_the_page_decides_what_python_decides():
     done = subprocess.run(command, input=walks_of_all(150), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"walks": 900, "wrong": []}
+
+
+DECIDE = """
+Object.assign(globalThis, require(process.argv[1]));
+const { readCalls, decideAll } = require(process.argv[2]);
+const cases = JSON.parse(require("fs").readFileSync(0, "utf8"));
+console.log(JSON.stringify(cases.map(({ played, algorithm }) => {
+  const { admitted, lost, hit } = decideAll(algorithm, played, readCalls(played));
+  return [admitted, lost, hit];
+})));
+"""
+CLIENTS = ["1.1.1.1", "2.2.2.2", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "old.example"]
+
+
+def played_in(page):
+    return json.loads(re.search(r'id="played">(.*?)</script>', page, re.S)[1])
+
+
+def decide_in_node(cases):
+    command = ["node", "-e", DECIDE, str(RULES_JS), str(PAGE / "decide.js")]
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
+def test_the_page_decides_a_log_as_the_command_does(tmp_path):
+    """Random logs: IPv6 networks, costs, queues, and windows that begin long before the log does."""
+    chance = random.Random(11)
+    cases, expected = [], []
+    for number in range(tier.examples(60)):
+        algorithm = chance.choice(list(ALGORITHMS))
+        start, path = chance.randrange(10**9, 2 * 10**9), tmp_path / f"{number}.json"
+        rows = [(start + chance.randrange(400), chance.choice(CLIENTS)) for _ in range(120)]
+        path.write_text("".join(json.dumps({"ts": at, "ip": ip, "path": "/"}) + "\n" for at, ip in sorted(rows)))
+        limit = f"{chance.randrange(1, 9)} per {chance.choice(['10 seconds', 'minute', '7 days'])} {algorithm}"
+        rule = {"by": chance.choice(["ip", "all"]), "limit": limit, "cost": chance.choice([1, 1, 3])}
+        if algorithm == "leaky_bucket":
+            rule["max_delay"] = chance.choice(["30 seconds", "5 seconds", "10 minutes"])
+        result = lab.replay(path, {"rules": [{"name": "only", **rule}]})
+        cases.append({"algorithm": algorithm, "played": played_in(replay_page(result))})
+        expected.append([result.requests - result.refused, result.refused])
+    assert [row[:2] for row in decide_in_node(cases)] == expected
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
+def test_the_page_decides_calls_with_costs_as_a_simulation_does():
+    chance = random.Random(12)
+    cases, expected = [], []
+    for _ in range(tier.examples(40)):
+        start = chance.choice([0, chance.randrange(10**9)])
+        calls = [(start + chance.random() * 90, chance.choice("abc"), chance.choice([1, 1, 2, 5])) for _ in range(80)]
+        algorithm = chance.choice(list(ALGORITHMS))
+        limit = f"{chance.randrange(3, 12)} per {chance.choice(['10 seconds', 'minute', '7 days'])} {algorithm}"
+        simulation = lab.simulate(limit, recorded(calls), shared=chance.choice([True, False]))
+        cases.append({"algorithm": algorithm, "played": played_in(simulation_page(simulation))})
+        (lane,) = simulation.lanes
+        expected.append([lane.admitted, lane.refused])
+    assert [row[:2] for row in decide_in_node(cases)] == expected

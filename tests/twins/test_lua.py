@@ -10,8 +10,9 @@ from ratekeeper.limit import Limit
 from ratekeeper.stores.redis.layout import REFUND_KINDS, packed_limit, unpack_state
 from ratekeeper.stores.redis.packed_log import plain
 from ratekeeper.stores.redis.script import IMPORTS, KINDS, rules
-from ratekeeper.testing.contract import random_step, walk_limits
+from ratekeeper.testing.contract import walk_limits
 from tests import tier
+from tests.laws.walk import next_instant
 
 NOW = 1_794_786_070_000_000  # microseconds, as a server would say
 
@@ -83,10 +84,10 @@ def random_steps(chance, limit, count, now=NOW):
     steps = []
     other = changed(chance, limit)
     for _ in range(count):
-        now = max(0, now + random_step(chance, limit))
+        now = next_instant(chance, limit, now)
         most = limit.capacity
         cost = chance.choice([1, 1, 1, 2, chance.randint(1, most), most, most + 1])
-        at = max(0, now - chance.choice([0, 0, 1, limit.micros // 3])) if chance.random() < 0.1 else None
+        at = max(0, now - chance.choice([0, 0, 1, limit.micros // 3, -limit.micros])) if chance.random() < 0.1 else None
         steps.append((other if chance.random() < 0.1 else None, now, cost, at))
     return steps
 

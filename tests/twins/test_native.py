@@ -12,6 +12,7 @@ from ratekeeper.stores.memory import MemoryStore
 from ratekeeper.testing import FakeClock
 from ratekeeper.testing.contract import live, random_cost, random_step, walk_limits
 from tests import tier
+from tests.laws.walk import next_instant
 
 if native.core is None:
     pytest.skip(native.REASON, allow_module_level=True)
@@ -96,8 +97,8 @@ class Pair:
     def walk(self, limit, chance, steps, keys=1):
         """With several keys the clock only moves on: Python may have forgotten one by the time it steps back."""
         for _ in range(steps):
-            step = random_step(chance, limit)
-            self.clock.move_to(max(0, self.clock.micros + (step if keys == 1 else abs(step))))
+            now = next_instant(chance, limit, self.clock.micros)
+            self.clock.move_to(now if keys == 1 else max(now, self.clock.micros))
             key, cost = f"key {chance.randrange(keys)}", random_cost(chance, limit)
             plan = (Check("walk", key, limit, cost),)
             kind = chance.random()
@@ -111,6 +112,7 @@ class Pair:
                 self.ask("refund", plan, at)
             else:
                 self.ask(chance.choice(["peek", "take", "refund", "reset"]), plan)
+            self.ask("peek", plan)
             self.compare_states(plan)
 
 

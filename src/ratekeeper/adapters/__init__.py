@@ -10,15 +10,25 @@ Each is thin: rules, identity, headers and failures are decided below, once for 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from inspect import isawaitable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, shown
-from ratekeeper.limit import parse_limits
+from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.rules.policy import Policy
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Rules = Policy | str | Path | Mapping[str, Any]
+    PlainLimits = str | Limit | Sequence[str | Limit]
+
+log = logging.getLogger("ratekeeper")
+POLICY = "policy: expected a Policy, the path of a rules file or a dictionary"
 EXTRAS = {  # the package that an import did not find -> the extra that installs it
     "aiohttp": "aiohttp",
     "asgiref": "django",
@@ -30,15 +40,38 @@ EXTRAS = {  # the package that an import did not find -> the extra that installs
 }
 
 
-def policy_of(policy: Policy | str | Path | Mapping[str, Any], folder: str = "") -> Policy:
-    """Return the policy itself, or that of a dictionary of rules or of a rules file in ``folder``."""
+def policy_of(policy: Rules | None, folder: str = "", *, limit: Any = None, store: Any = None) -> Policy:
+    """Return the policy itself, that of a dictionary of rules or of a rules file in ``folder``, or one of ``limit``.
+
+    A ``limit`` counts each client on all routes together, on ``store`` or in this process.
+    """
+    if limit is not None:
+        if policy is not None:
+            raise InvalidInput(
+                "limit: expected a limit or a policy, got both. Write the limit as a rule of the policy."
+            )
+        texts = str(limit) if isinstance(limit, Limit) else limit
+        if isinstance(limit, (list, tuple)):
+            texts = [str(each) for each in limit]
+        return Policy.parse({"rules": [{"name": "all", "limit": texts}]}, store=store)
+    if store is not None:
+        raise InvalidInput("store: expected a limit beside it, got none. The store of a policy is named in its rules.")
+    if policy is None:
+        raise InvalidInput(f"{POLICY}, got None. For one limit, write for example limit='100/minute'.")
     if isinstance(policy, Policy):
         return policy
     if isinstance(policy, (str, Path)):
-        return load(policy, folder)
+        return with_warnings_logged(load(policy, folder))
     if isinstance(policy, Mapping):
-        return Policy.parse(dict(policy))
-    raise InvalidInput(f"policy: expected a Policy, the path of a rules file or a dictionary, got {shown(policy)}.")
+        return with_warnings_logged(Policy.parse(dict(policy)))
+    raise InvalidInput(f"{POLICY}, got {shown(policy)}.")
+
+
+def with_warnings_logged(policy: Policy) -> Policy:
+    """The policy, after its probable mistakes were logged: an application has no other place where it is told them."""
+    for warning in policy.warnings:
+        log.warning("%s", warning)
+    return policy
 
 
 def load(path: str | Path, folder: str) -> Policy:
@@ -48,11 +81,20 @@ def load(path: str | Path, folder: str) -> Policy:
         except InvalidInput:
             pass
         else:
-            rules = {"rules": [{"name": "all", "limit": path}]}
             raise InvalidInput(
-                f"policy: expected the path of a rules file, got the limit {path!r}. Write policy={rules}."
+                f"policy: expected the path of a rules file, got the limit {path!r}. Write limit={path!r}."
             )
     return Policy.load(Path(folder, path))
+
+
+def expect_facts(facts: Any) -> Mapping[str, Any] | None:
+    """Return what the application has verified; raises unless it is a dictionary or None."""
+    if facts is None or isinstance(facts, Mapping):
+        return facts
+    raise InvalidInput(
+        "facts: expected the function to return a dictionary such as {'user': '42'}, or None, "
+        f"got {type(facts).__name__}.{' Nothing awaits it here.' if isawaitable(facts) else ''}"
+    )
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """aiohttp server: a policy for an application, and limits on its handlers.
 
     app = web.Application()
+    setup(app, limit="100/minute")
     setup(app, policy="rules.toml")
 
     @routes.post("/login")
@@ -15,24 +16,30 @@ from __future__ import annotations
 from functools import wraps
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from weakref import WeakKeyDictionary, ref
 
-from ratekeeper.adapters import framework, policy_of
+from ratekeeper.adapters import expect_facts, framework, policy_of
 
 with framework(__name__):
     from aiohttp import web
 
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.route_table import warn_of_unreachable_rules
 from ratekeeper.identity.request import Request
 from ratekeeper.rules.policy import Policy
+from ratekeeper.rules.unreachable import route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import TypeVar
 
+    from ratekeeper.adapters import PlainLimits, Rules
     from ratekeeper.adapters.route_limit import Limits
     from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.rules.match import Pattern
+    from ratekeeper.stores.protocol import Store
 
     Handler = Callable[..., Awaitable[web.StreamResponse]]
     Facts = Callable[[web.Request], Any]
@@ -47,13 +54,24 @@ WITHOUT_RULES = Policy.parse({"rules": []})  # what limits inherit in an applica
 
 
 def setup(
-    app: web.Application, policy: Policy | str | Path | Mapping[str, Any] | None = None, facts: Facts | None = None
+    app: web.Application,
+    policy: Rules | None = None,
+    facts: Facts | None = None,
+    *,
+    limit: PlainLimits | None = None,
+    store: str | Store | None = None,
 ) -> None:
     """Check each request of ``app`` and its sub-applications with ``policy``, and add the headers to each response.
 
     ``facts`` is a function of the request, plain or async, that returns what the application has verified.
     """
-    app[POLICY] = policy_of({"rules": []} if policy is None else policy)
+    is_empty = policy is None and limit is None and store is None
+    opened = app[POLICY] = policy_of({"rules": []} if is_empty else policy, limit=limit, store=store)
+
+    async def warm_up(_: web.Application) -> None:
+        opened.warm_up(for_loop=True)
+
+    app.on_startup.append(warm_up)
     app[FACTS] = facts
     app.middlewares.append(middleware)
     app.on_response_prepare.append(add_headers)
@@ -75,22 +93,74 @@ async def middleware(request: web.Request, handler: Handler) -> web.StreamRespon
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     limits: RequestLimits | None = request.get(KEY)
-    for name, value in limits.added_headers if limits is not None else ():
+    for name, value in limits.headers_beside(response.headers) if limits is not None else ():
         response.headers.add(name, value)
 
 
 async def check(request: web.Request, route_limit: RouteLimit | None = None) -> HttpVerdict:
     policy = request.config_dict.get(POLICY, WITHOUT_RULES)
     checked = request_of(request)
+    checked.root_path = mount_of(request).prefix
+    if route_limit is None:
+        mount_of(request).look_for_unreachable_rules(policy)
     read_facts: Any = request.config_dict.get(FACTS)
     if read_facts is not None:
         facts = read_facts(request)
-        checked.facts = await facts if isawaitable(facts) else facts
+        checked.facts = expect_facts(await facts if isawaitable(facts) else facts)
+    limits: RequestLimits = request.setdefault(KEY, RequestLimits())
     if route_limit is not None:
         checked.facts = await route_limit.afacts(checked.facts, request)
-        policy = route_limit.policy(policy)
-    limits: RequestLimits = request.setdefault(KEY, RequestLimits())
+        policy = limits.policy_of(route_limit, policy)
     return await limits.acheck(policy, checked, lambda: request.transport is None or request.transport.is_closing())
+
+
+class Mount:
+    """The application that has the policy of a request, and the prefix under which it is a sub-application."""
+
+    def __init__(self, apps: Sequence[web.Application]) -> None:
+        depth = max([number for number, app in enumerate(apps) if POLICY in app], default=0)
+        self.prefix = ""
+        self.app = ref(apps[depth])
+        self.checked_rules: object = None  # whose unreachable rules were logged
+        for resource in apps[depth - 1].router.resources() if depth else ():
+            if resource.get_info().get("app") is apps[depth]:  # its prefix begins with those around it
+                self.prefix = unquote(resource.get_info().get("prefix", ""))
+
+    def look_for_unreachable_rules(self, policy: Policy) -> None:
+        """Log the rules that no route can match: at the first request, and after each reload."""
+        app = self.app()
+        if app is not None and policy.compiled is not self.checked_rules:
+            self.checked_rules = policy.compiled
+            warn_of_unreachable_rules(policy, routes_of(app, self.prefix))
+
+
+mounts: WeakKeyDictionary[web.Application, Mount] = WeakKeyDictionary()  # by the application that answers
+
+
+def mount_of(request: web.Request) -> Mount:
+    apps = request.match_info.apps
+    mount = mounts.get(apps[-1])
+    if mount is None:
+        mount = mounts[apps[-1]] = Mount(apps)
+    return mount
+
+
+def routes_of(app: web.Application, prefix: str) -> list[Pattern]:
+    """The routes of ``app`` and its sub-applications, below ``prefix``."""
+    patterns = []
+    for resource in app.router.resources():
+        described = resource.get_info()
+        path = unquote(resource.canonical).removeprefix(prefix)
+        methods = [each.method for each in resource]
+        if isinstance(inner := described.get("app"), web.Application):
+            patterns += routes_of(inner, prefix)
+        elif "prefix" in described:  # a folder
+            patterns.append(route(path + "/**"))
+        elif "pattern" in described and described["pattern"].pattern.count("[^{}/]+") != path.count("{"):
+            patterns.append(route(path.partition("{")[0] + "{rest:path}"))  # an expression may match slashes too
+        else:
+            patterns.append(route(path, None if "*" in methods else methods))
+    return patterns
 
 
 def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
@@ -104,6 +174,8 @@ def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
         @wraps(handler)
         async def limited(target: Any, *args: Any, **kwargs: Any) -> Any:
             request = target if isinstance(target, web.Request) else target.request
+            if hasattr(request.match_info.handler, EXEMPT):
+                return await handler(target, *args, **kwargs)
             verdict = await check(request, route_limit)
             try:
                 return await handler(target, *args, **kwargs) if verdict.allowed else refusal(verdict)
@@ -117,7 +189,7 @@ def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
 
 
 def exempt(handler: Target) -> Target:
-    """Exempt a handler from the policy; its own limits still apply."""
+    """Exempt a handler from every limit: those of the policy and its own."""
     setattr(handler, EXEMPT, True)
     return handler
 

@@ -1,5 +1,6 @@
 """ASGI middleware, for Starlette, FastAPI, Litestar, Quart and any other.
 
+    app = RateLimitMiddleware(app, limit="100/minute")
     app = RateLimitMiddleware(app, policy="rules.toml")
 
 Bodies and streams pass untouched, WebSocket handshakes are requests, and rules that count messages see each one.
@@ -8,60 +9,84 @@ Bodies and streams pass untouched, WebSocket handshakes are requests, and rules 
 from __future__ import annotations
 
 import asyncio
+from inspect import isawaitable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import policy_of
-from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
+from ratekeeper.adapters import expect_facts, policy_of
+from ratekeeper.adapters.request_limits import LIMITS, MERGED, RequestLimits
+from ratekeeper.adapters.route_table import asgi_routes, fastapi_root_path, warn_of_unreachable_rules
 from ratekeeper.adapters.route_template import route_of
 from ratekeeper.http.verdict import STATUS, HttpVerdict
 from ratekeeper.identity.request import new_request
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 
+    from ratekeeper.adapters import PlainLimits, Rules
     from ratekeeper.http.headers import Field
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.policy import Policy
+    from ratekeeper.stores.protocol import Store
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
-    Facts = Callable[[Scope], Mapping[str, Any] | None]
+    Verified = Mapping[str, Any] | None
+    Facts = Callable[[Scope], Verified | Awaitable[Verified]]
 
 __all__ = ["RateLimitMiddleware"]
 VERDICT = "ratekeeper.verdict"  # the key of the verdict in the scope, for the application to read
 POLICY = "ratekeeper.policy"  # the key of the policy in the scope, for limits on routes to inherit
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+OURS = frozenset({b"ratelimit", b"x-ratelimit-limit", b"x-ratelimit-remaining", b"ratelimit-limit", b"retry-after"})
+name_of = itemgetter(0)
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class RateLimitMiddleware:
-    """Ask a policy before each request.
+    """Ask a policy before each request, or one ``limit`` for each client: ``limit="100/minute"``.
 
-    ``facts`` is a function of the scope that returns what the application has verified, as a dictionary.  The limits
-    that FastAPI routes have behind this middleware inherit its policy.
+    ``facts`` is a function of the scope, plain or async, that returns what the application has verified, as a
+    dictionary.  The limits that FastAPI routes have behind this middleware inherit its policy.
     """
 
-    def __init__(self, app: App, policy: Policy | str | Path | Mapping[str, Any], facts: Facts | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        policy: Rules | None = None,
+        facts: Facts | None = None,
+        *,
+        limit: PlainLimits | None = None,
+        store: str | Store | None = None,
+    ) -> None:
         self._app = app
-        self.policy = policy_of(policy)
+        self.policy = policy_of(policy, limit=limit, store=store)
         self._facts = facts
+        self._root_path = fastapi_root_path(app)
+        self._checked_rules: object = None  # whose unreachable rules were logged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind != "http" and kind != "websocket":
+            self._look_for_unreachable_rules(scope)
+            self.policy.warm_up(for_loop=True)  # a server sends the lifespan before the first request
             return await self._app(scope, receive, send)
         client = scope.get("client")  # the next two lines are request_of: a call would cost a fiftieth of a request
         peer = client[0] if client else None
         request = new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
         if self._facts is not None:
-            request.facts = self._facts(scope)
+            facts: Any = self._facts(scope)
+            request.facts = expect_facts(await facts if isawaitable(facts) else facts)
+        if root_path := self._root_path or scope.get("root_path"):
+            request.root_path = root_path
         policy = self.policy
+        if policy.compiled is not self._checked_rules:
+            self._look_for_unreachable_rules(scope)
         if policy.asks_route:
             request.route = route_of(scope, self._app)
         verdict: Any = policy.answer(request)
@@ -91,9 +116,12 @@ class RateLimitMiddleware:
 
             def add_headers(message: Message) -> Awaitable[None]:
                 if message["type"] in STARTS:
-                    shown = verdict.replaced_by
-                    fields = verdict.headers if shown is None else missing_headers(message, shown)
-                    message["headers"] = [*message.get("headers", ()), *fields]
+                    present = message.get("headers", ())
+                    shown = verdict if verdict.replaced_by is None else verdict.replaced_by
+                    fields = shown.headers
+                    if shown is not verdict or not OURS.isdisjoint(map(name_of, present)):
+                        fields = missing_headers(present, shown)
+                    message["headers"] = [*present, *fields]
                 return send(message)
 
         if not policy.leases:
@@ -105,6 +133,11 @@ class RateLimitMiddleware:
             return await self._app(scope, receive, add_headers)
         finally:
             await limits.arelease(lease)
+
+    def _look_for_unreachable_rules(self, scope: Scope) -> None:
+        """Log the rules that no route can match: at start-up, else at the first request, and after each reload."""
+        self._checked_rules = self.policy.compiled
+        warn_of_unreachable_rules(self.policy, asgi_routes(scope, self._app))
 
 
 def limits_of(scope: Scope) -> RequestLimits:
@@ -131,15 +164,17 @@ def limits_in_front(scope: Scope, policy: Policy) -> RequestLimits | None:
 
 def request_of(scope: Scope) -> Request:
     peer = client[0] if (client := scope.get("client")) else None
-    return new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
+    request = new_request(scope.get("method", "GET"), scope["path"], peer, scope["headers"], scope["query_string"])
+    request.root_path = scope.get("root_path") or ""
+    return request
 
 
-def missing_headers(message: Message, verdict: HttpVerdict) -> list[Field]:
-    """The header fields that a response to limits behind the middleware lacks; a refusal usually has them already."""
-    if verdict.allowed:
-        return verdict.headers
-    present = {name.lower() for name, _ in message.get("headers", ())}
-    return [field for field in verdict.headers if field[0] not in present and field[0] != b"content-type"]
+def missing_headers(present: Iterable[Field], verdict: HttpVerdict) -> list[Field]:
+    """The header fields that a response lacks: a handler may have set some of them, and a refusal has most."""
+    names = {name.lower() for name, _ in present}
+    if not verdict.allowed:
+        names.add(b"content-type")
+    return [field for field in verdict.headers if field[0] not in names or field[0].decode() in MERGED]
 
 
 async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:

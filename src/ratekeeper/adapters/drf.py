@@ -5,6 +5,7 @@
 
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["shop.throttles.Burst"]}
 
+``AnonRateThrottle``, ``UserRateThrottle`` and ``ScopedRateThrottle`` replace those of REST framework: import them here.
 A throttle counts each client in all views that use it, as REST framework's own throttles do.  Without a ``limit``, it
 uses the rate of its ``scope``, or of the view's ``throttle_scope``, in DEFAULT_THROTTLE_RATES.  Its name in the
 RateLimit headers is its scope, else its class.  The middleware of ``ratekeeper.adapters.django`` sends the headers.
@@ -12,9 +13,10 @@ RateLimit headers is its scope, else its class.  The middleware of ``ratekeeper.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import framework
+from ratekeeper.adapters import expect_facts, framework
 
 with framework(__name__):
     from django.core.exceptions import ImproperlyConfigured
@@ -24,8 +26,9 @@ with framework(__name__):
 
 from ratekeeper.adapters.django import limits_of
 from ratekeeper.adapters.django.translate import request_of, site_facts, site_policy, user_facts
-from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.route_limit import COST, RouteLimit
 from ratekeeper.errors import InvalidInput, did_you_mean
+from ratekeeper.identity.identity import SUBJECT
 
 if TYPE_CHECKING:
     from ratekeeper.adapters.route_limit import Limits
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
 route_limits: dict[tuple[type, str], RouteLimit] = {}  # by class and scope
 
 
-__all__ = ["RateLimitThrottle"]
+__all__ = ["AnonRateThrottle", "RateLimitThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
+ADDRESS = ""  # a cache key that names nobody, so that the client is counted by address
+PERIODS = {"s": "second", "m": "minute", "h": "hour", "d": "day"}  # REST framework reads the first letter only
+RATE = re.compile(r"(\d+)/([smhd])[a-z]*")
 
 
 class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
@@ -75,9 +81,11 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         if limits.refusal is not None:
             return True
         policy, function = route_limit.policy(site_policy()), site_facts()
-        facts = user_facts(request.user) | ((function(request._request) or {}) if function is not None else {})
-        facts["cost"] = self.cost_of(request, view)
-        facts["subject"] = self.subject(request, view) or (facts.get("user") if self.by == "user" else None)
+        more = expect_facts(function(request._request)) if function is not None else None
+        facts = {**user_facts(request.user), **(more or {})}
+        facts[COST] = self.cost_of(request, view)
+        subject = self.subject(request, view)
+        facts[SUBJECT] = facts.get("user") if subject is None and self.by == "user" else subject
         verdict = limits.check(policy, request_of(request._request, policy, facts))
         if verdict.allowed:
             return True
@@ -90,19 +98,102 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         """Return whole seconds, never too few; None if the request can never pass."""
         return self._refusal.wait or None if self._refusal is not None else None
 
+    @classmethod
+    def check_limit(cls, view: Any) -> None:
+        """Raise if the limit of this throttle on ``view`` is missing or wrong, as ``manage.py check`` wants to know."""
+        throttle = cls()
+        if throttle._applies_to(view):
+            throttle._route_limit(view)
+
+    def _applies_to(self, view: Any) -> bool:
+        return True
+
     def _route_limit(self, view: Any) -> RouteLimit | None:
         kind = type(self)
         scope = self.scope or getattr(view, "throttle_scope", None)
         if self.limit is None and scope is None:
-            return None
+            if kind is RateLimitThrottle:  # in DEFAULT_THROTTLE_CLASSES, for the views that have a throttle_scope
+                return None
+            raise ImproperlyConfigured(
+                f"{kind.__qualname__}: expected a limit or a scope, got neither, so it would limit nothing. "
+                "Set limit = '100/minute' or scope = 'NAME' on it, or use ScopedRateThrottle for views with a "
+                "throttle_scope."
+            )
         route_limit = route_limits.get((kind, scope or ""))
         if route_limit is None:
             limit = self.limit or rate_of(kind, str(scope))
             by = from_facts if self.by == "user" or kind.subject is not RateLimitThrottle.subject else self.by
             name = scope or kind.__name__
-            route_limit = RouteLimit(limit, by=by, cost=from_facts, name=name, **self.words)
+            space = scope or f"{kind.__module__}.{kind.__qualname__}"
+            route_limit = RouteLimit(limit, by=by, cost=from_facts, name=name, space=space, **self.words)
             route_limits[kind, scope or ""] = route_limit
         return route_limit
+
+
+class SimpleRateThrottle(RateLimitThrottle):
+    """A throttle of REST framework: ``rate`` or ``scope``, and ``get_cache_key``, whose None throttles nobody.
+
+    It counts as REST framework's own does, with the instants of the last calls, but exactly and on any store.
+    """
+
+    rate: str | None = None
+    words: dict[str, Any] = {"algorithm": "sliding_log"}  # noqa: RUF012 - read only
+    _key: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.rate is not None:
+            self.limit = rate_text(self.rate)
+
+    def get_cache_key(self, request: Any, view: Any) -> Any:
+        """Return what to count, or None to throttle nobody."""
+        raise NotImplementedError("get_cache_key: expected to be overridden.")
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        """Decide, as REST framework asks."""
+        if not self._applies_to(view):
+            return True
+        self._key = self.get_cache_key(request, view)
+        return True if self._key is None else super().allow_request(request, view)
+
+    def subject(self, request: Any, view: Any) -> Any:
+        """Return what ``get_cache_key`` returned."""
+        return self._key
+
+
+class AnonRateThrottle(SimpleRateThrottle):
+    """Limit anonymous clients, by address; users are not throttled.  Its scope is ``anon``."""
+
+    scope = "anon"
+
+    def get_cache_key(self, request: Any, view: Any) -> Any:
+        """Return None for a user."""
+        return None if request.user and request.user.is_authenticated else ADDRESS
+
+
+class UserRateThrottle(SimpleRateThrottle):
+    """Limit users by their primary key, and anonymous clients by address.  Its scope is ``user``."""
+
+    scope = "user"
+
+    def get_cache_key(self, request: Any, view: Any) -> Any:
+        """Return the key of the user."""
+        return str(request.user.pk) if request.user and request.user.is_authenticated else ADDRESS
+
+
+class ScopedRateThrottle(UserRateThrottle):
+    """Limit the views that have a ``throttle_scope``, by the rate of that scope."""
+
+    scope = None  # type: ignore[assignment]
+
+    def _applies_to(self, view: Any) -> bool:
+        return bool(getattr(view, "throttle_scope", None))
+
+
+def rate_text(rate: Any) -> Any:
+    """A rate as REST framework reads it, ``100/min`` or ``5/d``; other spellings are limits of ours."""
+    match = RATE.fullmatch(rate) if isinstance(rate, str) else None
+    return f"{match[1]}/{PERIODS[match[2]]}" if match else rate
 
 
 def from_facts() -> None:
@@ -116,7 +207,7 @@ def rate_of(kind: type, scope: str) -> Any:
             f"{kind.__qualname__}: expected DEFAULT_THROTTLE_RATES to name the scope {scope!r}, "
             f"got {', '.join(rates) or 'nothing'}.{did_you_mean(scope, rates)}"
         )
-    return rates[scope] or "unlimited"
+    return rate_text(rates[scope]) if rates[scope] is not None else "unlimited"
 
 
 class Refused(APIException):  # type: ignore[misc]

@@ -11,6 +11,9 @@ included.  ``document(app)`` shows 429s in OpenAPI.
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from json import loads
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +25,14 @@ with framework(__name__):
     from starlette.requests import HTTPConnection
 
 from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, limits_of, request_of
-from ratekeeper.adapters.route_limit import RouteLimit, is_leased
+from ratekeeper.adapters.request_limits import RequestLimits
+from ratekeeper.adapters.route_limit import COST, POSITIONAL, RouteLimit, is_leased
 from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.identity.identity import SUBJECT
 from ratekeeper.rules.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from ratekeeper.adapters.route_limit import Limits
     from ratekeeper.http.verdict import HttpVerdict
@@ -39,6 +44,10 @@ TOO_MANY: dict[int | str, dict[str, Any]] = {
 }
 
 
+WRAPPED = "__ratekeeper_headers__"  # on an endpoint whose responses get the headers
+current_limits: ContextVar[RequestLimits | None] = ContextVar("ratekeeper.limits", default=None)
+
+
 class RateLimit:
     """Limit a route: ``Depends(RateLimit("10/minute"))``, ``Depends(RateLimit("5/minute", by=user_id))``.
 
@@ -47,6 +56,9 @@ class RateLimit:
     from the policy of the ``RateLimitMiddleware`` nearest in front of the route.  Without either, it counts peer
     addresses in this process.  ``store`` and ``settings`` (as in a rules file) replace what it would inherit.  Other
     words are those of a rule.
+
+    With ``default=True`` it is a limit for the remaining routes, as a dependency of the application or a router: a
+    route does not meet it if one of its own limits has ``replaces_default=True``.
     """
 
     responses = TOO_MANY
@@ -65,8 +77,14 @@ class RateLimit:
         store: str | Store | None = None,
         clock: Any = None,
         settings: dict[str, Any] | None = None,
+        default: bool = False,
+        replaces_default: bool = False,
         **rule: Any,
     ) -> None:
+        self.is_default = default
+        self.replaces_default = replaces_default
+        if default and replaces_default:
+            raise InvalidInput("RateLimit: expected default or replaces_default, got both. A default replaces nothing.")
         if not (policy is None or isinstance(policy, Policy)):
             raise InvalidInput(
                 f"policy: expected the Policy that the limit inherits from, got {shown(policy)}. Use Policy.load first."
@@ -91,9 +109,11 @@ class RateLimit:
 
     async def __call__(
         self, *, connection: HTTPConnection, response: Response, subject: Any = None, amount: Any = None
-    ) -> HttpVerdict:
-        """Decide, and raise HTTPException with status 429 if the request is refused."""
+    ) -> HttpVerdict | None:
+        """Decide, and raise HTTPException with status 429 on a refusal; None if another limit replaces this one."""
         scope = connection.scope
+        if self.is_default and replaces_defaults(scope.get("route")):
+            return None
         if self._by is not None:
             subject = await called(self._by, connection)
         if self._cost is not None:
@@ -101,15 +121,16 @@ class RateLimit:
         limits = limits_of(scope)
         request = request_of(scope)
         request.route = getattr(scope.get("route"), "path", None)
-        request.facts = {**(limits.facts or {}), "subject": subject, "cost": amount}
+        request.facts = {**(limits.facts or {}), SUBJECT: subject, COST: amount}
         main = self._policy or limits.policy
         earlier = limits.verdict
-        policy = self._limit.policy(main) if main is not None else self._limit.alone or self._limit.without_main()
+        policy = limits.policy_of(self._limit, main)
         verdict = await limits.acheck(policy, request)
         if not verdict.allowed:
             raise refusal(scope, verdict)
         scope[VERDICT] = limits.verdict
         if limits.header_writer is None:  # else the middleware adds the headers
+            write_headers_beside(scope, limits)
             fields = response.headers.raw
             if earlier is not None:  # one set of headers for all limits, in place of the earlier ones
                 names = {name for name, _ in earlier.headers}
@@ -123,9 +144,12 @@ class ConcurrencyLimit(RateLimit):
 
     async def __call__(  # type: ignore[override]
         self, *, connection: HTTPConnection, **injected: Any
-    ) -> AsyncIterator[HttpVerdict]:
+    ) -> AsyncIterator[HttpVerdict | None]:
         verdict = await RateLimit.__call__(self, connection=connection, **injected)
         limits = limits_of(connection.scope)
+        if verdict is None:
+            yield None
+            return
         lease = limits.leases[-1]
         lease.start_renewal()
         try:
@@ -134,14 +158,74 @@ class ConcurrencyLimit(RateLimit):
             await limits.arelease(lease)
 
 
+def write_headers_beside(scope: Any, limits: RequestLimits) -> None:
+    """Add the headers to a Response that the endpoint returns, or an HTTPException that it raises.
+
+    FastAPI merges the headers of dependencies into its own responses only.  So the endpoint is wrapped, once and for
+    all its requests; the context of each request knows its limits.
+    """
+    current_limits.set(limits)
+    included = scope.get("fastapi", {}).get("effective_route_context")  # of an included router
+    dependant: Any = getattr(scope.get("route") if included is None else included, "dependant", None)
+    endpoint = getattr(dependant, "call", None)
+    if endpoint is None or scope["type"] != "http" or hasattr(endpoint, WRAPPED):
+        return
+    if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
+        return
+    if inspect.iscoroutinefunction(endpoint):
+
+        @wraps(endpoint)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with headers_of_errors():
+                return with_headers(await endpoint(*args, **kwargs))
+
+        dependant.call = awaited
+    elif inspect.isfunction(endpoint) or inspect.ismethod(endpoint):
+
+        @wraps(endpoint)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with headers_of_errors():
+                return with_headers(endpoint(*args, **kwargs))
+
+        dependant.call = called
+    if dependant.call is not endpoint:
+        setattr(dependant.call, WRAPPED, True)
+
+
+def with_headers(response: Any) -> Any:
+    limits = current_limits.get()
+    if isinstance(response, Response) and limits is not None:
+        present = {name.decode("latin-1") for name, _ in response.raw_headers}
+        for name, value in limits.headers_beside(present):
+            response.headers.append(name, value)
+    return response
+
+
+@contextmanager
+def headers_of_errors() -> Iterator[None]:
+    try:
+        yield
+    except HTTPException as error:
+        limits = current_limits.get()
+        if limits is not None and limits.refusal is None:
+            present = {name.lower() for name in error.headers or {}}
+            error.headers = {**dict(limits.headers_beside(present)), **(error.headers or {})}
+        raise
+
+
 def takes_request(function: Callable[..., Any]) -> bool:
-    """Whether the function takes the request and nothing else; FastAPI resolves any other as a dependency."""
+    """Whether the function takes the request and nothing else; FastAPI resolves any other as a dependency.
+
+    One parameter without annotation and default is the request, whatever its name: as a dependency it would be a
+    required query parameter, and clients without it would be answered 422.
+    """
     parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) != 1:
+    if len(parameters) != 1 or parameters[0].kind not in POSITIONAL:
         return False
     kind = parameters[0].annotation
-    is_request = issubclass(kind, HTTPConnection) if inspect.isclass(kind) else str(kind).endswith("Request")
-    return is_request or parameters[0].name in ("request", "connection")
+    if kind is inspect.Parameter.empty:
+        return parameters[0].default is inspect.Parameter.empty
+    return issubclass(kind, HTTPConnection) if inspect.isclass(kind) else str(kind).endswith(("Request", "Connection"))
 
 
 async def called(function: Callable[..., Any], connection: HTTPConnection) -> Any:
@@ -154,8 +238,7 @@ def refusal(scope: Any, verdict: HttpVerdict) -> Exception:
         return WebSocketException(TRY_AGAIN_LATER, verdict.message)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in verdict.headers}
     headers.pop("content-type", None)
-    form = verdict.response
-    is_json = form.render is None and form.body in ("json", "problem")
+    is_json = b"json" in dict(verdict.headers).get(b"content-type", b"")
     detail = loads(verdict.body) if is_json else verdict.message
     return HTTPException(verdict.status, detail, headers)
 
@@ -166,6 +249,18 @@ def document(app: FastAPI) -> None:
         if isinstance(route, APIRoute) and has_limit(route.dependant):
             route.responses = {**TOO_MANY, **route.responses}
     app.openapi_schema = None
+
+
+def replaces_defaults(route: Any) -> bool:
+    """Whether a limit on the route says that it replaces the default ones."""
+    return route is not None and any(limit.replaces_default for limit in limits_on(route.dependant))
+
+
+def limits_on(dependant: Any) -> Iterator[RateLimit]:
+    if isinstance(dependant.call, RateLimit):
+        yield dependant.call
+    for each in dependant.dependencies:
+        yield from limits_on(each)
 
 
 def has_limit(dependant: Any) -> bool:

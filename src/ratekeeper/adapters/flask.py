@@ -1,5 +1,6 @@
 """Flask extension: a policy for the application, and limits on views and blueprints.
 
+    limiter = RateLimiter(app, limit="100/minute")
     limiter = RateLimiter(app, policy="rules.toml")
 
     @app.post("/login")
@@ -14,7 +15,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import framework, policy_of
+from ratekeeper.adapters import expect_facts, framework, policy_of
 
 with framework(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
@@ -22,6 +23,7 @@ with framework(__name__):
 
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
 from ratekeeper.adapters.wsgi import request_of
 from ratekeeper.errors import InvalidInput
 
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
+    from ratekeeper.adapters import PlainLimits
     from ratekeeper.adapters.route_limit import Limits
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.rules.policy import Policy
+    from ratekeeper.stores.protocol import Store
 
     Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
@@ -43,6 +47,8 @@ EXEMPT = "__ratekeeper_exempt__"
 
 class RateLimiter:
     """Limit a Flask application; pass it here, or to ``init_app`` later.
+
+    ``limit`` is one limit for each client, on ``store`` or in this process: ``RateLimiter(app, limit="100/minute")``.
 
     ``policy`` is a Policy, a rules file beside the application or a dictionary of rules.  It defaults to
     ``app.config["RATEKEEPER_POLICY"]``.  Without either, only the limits on views apply; they then inherit the policy
@@ -55,12 +61,16 @@ class RateLimiter:
         app: Flask | None = None,
         policy: Policy | str | Path | Mapping[str, Any] | None = None,
         facts: Callable[[], Mapping[str, Any] | None] | None = None,
+        *,
+        limit: PlainLimits | None = None,
+        store: str | Store | None = None,
     ) -> None:
-        self._policy = policy
+        self._policy = policy if limit is None and store is None else policy_of(policy, limit=limit, store=store)
         self._facts = facts
         self._default_policies: list[Policy] = []  # of applications without a policy
         self._blueprints: dict[object, list[RouteLimit]] = {}
         self._exempt: set[object] = set()
+        self._checked_rules: object = None  # whose unreachable rules were logged
         if app is not None:
             self.init_app(app)
 
@@ -68,6 +78,7 @@ class RateLimiter:
         """Check every request of ``app`` from now on."""
         policy = self._policy if self._policy is not None else app.config.get("RATEKEEPER_POLICY")
         app.extensions[NAME] = policy_of({"rules": []} if policy is None else policy, app.root_path)
+        app.extensions[NAME].warm_up()
         if policy is None:
             self._default_policies.append(app.extensions[NAME])
         app.before_request(self._before)
@@ -77,7 +88,7 @@ class RateLimiter:
     def limit(self, limit: Limits, **words: Any) -> Callable[[Target], Target]:
         """Limit a view, or each view of a blueprint: ``@limiter.limit("5/minute", by=lambda: g.user)``.
 
-        ``words`` are ``by``, ``cost``, ``name`` and those of a rule; functions take no arguments.
+        ``words`` are ``by``, ``cost``, ``name`` and those of a rule; functions take the request, or nothing.
         """
         route_limit = RouteLimit(limit, **words)
         route_limit.expect_plain_functions("limiter.limit")
@@ -89,7 +100,8 @@ class RateLimiter:
 
             @wraps(target)
             def limited(*args: Any, **kwargs: Any) -> Any:
-                self._check(route_limit)
+                if not self._is_exempt():
+                    self._check(route_limit)
                 return current_app.ensure_sync(target)(*args, **kwargs)
 
             return limited
@@ -97,7 +109,7 @@ class RateLimiter:
         return decorate
 
     def exempt(self, target: Target) -> Target:
-        """Exempt a view or a blueprint from the policy and from the limits of its blueprint."""
+        """Exempt a view or a blueprint from every limit: those of the policy, of its blueprint and its own."""
         if isinstance(target, Blueprint):
             self._exempt.add(target)
         else:
@@ -105,14 +117,16 @@ class RateLimiter:
         return target
 
     def _before(self) -> None:
-        blueprints = [current_app.blueprints[name] for name in request.blueprints]
-        view = current_app.view_functions.get(request.endpoint or "")
-        if hasattr(view, EXEMPT) or not self._exempt.isdisjoint(blueprints):
+        if self._is_exempt():
             return
         self._check()
-        for blueprint in blueprints:
+        for blueprint in blueprints():
             for route_limit in self._blueprints.get(blueprint, []):
                 self._check(route_limit)
+
+    def _is_exempt(self) -> bool:
+        view = current_app.view_functions.get(request.endpoint or "")
+        return hasattr(view, EXEMPT) or not self._exempt.isdisjoint(blueprints())
 
     def _check(self, route_limit: RouteLimit | None = None) -> None:
         """Check the current request against the application's policy or a route limit; raise if it is refused."""
@@ -122,12 +136,16 @@ class RateLimiter:
         limits: RequestLimits | None = request.environ.get(LIMITS)
         if limits is None:
             limits = request.environ[LIMITS] = RequestLimits(self)
-        facts = self._facts() if self._facts is not None else limits.facts
+        facts = expect_facts(self._facts()) if self._facts is not None else limits.facts
         if route_limit is not None:
-            facts = route_limit.facts(facts)
+            facts = route_limit.facts(facts, request)
             is_default = policy in self._default_policies
-            policy = route_limit.policy(limits.policy if is_default and limits.policy is not None else policy)
+            main = limits.policy if is_default and limits.policy is not None else policy
+            policy = limits.policy_of(route_limit, main)
         checked = request_of(request.environ)
+        if route_limit is None and policy.compiled is not self._checked_rules:  # Flask knows its routes by now
+            self._checked_rules = policy.compiled
+            warn_of_unreachable_rules(policy, werkzeug_routes(current_app.url_map))
         checked.route = request.url_rule.rule if request.url_rule is not None else None
         checked.facts = facts
         verdict = limits.check(policy, checked)
@@ -137,7 +155,7 @@ class RateLimiter:
     def _after(self, response: Response) -> Response:
         limits: RequestLimits | None = request.environ.get(LIMITS)
         if limits is not None and limits.header_writer is self:
-            for name, value in limits.added_headers:
+            for name, value in limits.headers_beside({name.lower() for name, _ in response.headers}):
                 response.headers.add(name, value)
         if limits is not None and limits.leases:
             response.call_on_close(limits.release)
@@ -147,6 +165,12 @@ class RateLimiter:
         limits: RequestLimits | None = request.environ.get(LIMITS) if error is not None else None
         if limits is not None:  # no response whose close would release them
             limits.release()
+
+
+def blueprints() -> list[Any]:
+    """The blueprints around the current view; an endpoint may have a dot without being in one."""
+    known = current_app.blueprints
+    return [known[name] for name in request.blueprints if name in known]
 
 
 def refusal(verdict: HttpVerdict) -> Exception:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ratekeeper.adapters import framework, policy_of
+from ratekeeper.adapters import expect_facts, framework, policy_of
 
 with framework(__name__):
     import grpc
@@ -24,16 +25,18 @@ with framework(__name__):
 
 from ratekeeper.adapters.grpc_status import CODES, refusal_trailers, trailers
 from ratekeeper.adapters.request_limits import RequestLimits
+from ratekeeper.errors import InvalidInput
 from ratekeeper.identity.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-    from pathlib import Path
 
+    from ratekeeper.adapters import PlainLimits, Rules
     from ratekeeper.http.verdict import HttpVerdict
-    from ratekeeper.rules.policy import Policy
+    from ratekeeper.stores.protocol import Store
 
 __all__ = ["AsyncRateLimitInterceptor", "RateLimitInterceptor"]
+log = logging.getLogger("ratekeeper")
 KINDS = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
     (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
@@ -50,10 +53,13 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
     def __init__(
         self,
-        policy: Policy | str | Path | Mapping[str, Any],
+        policy: Rules | None = None,
         facts: Callable[[Any], Mapping[str, Any] | None] | None = None,
+        *,
+        limit: PlainLimits | None = None,
+        store: str | Store | None = None,
     ) -> None:
-        self.policy = policy_of(policy)
+        self.policy = policy_of(policy, limit=limit, store=store)
         self._facts = facts
         self._releases: set[asyncio.Future[None]] = set()
 
@@ -69,12 +75,14 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
     def _wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
         def called(message: Any, context: Any) -> Any:
-            request = request_of(method, context, self._facts)
             limits = RequestLimits()
             try:
+                request = request_of(method, context, self._facts)
                 verdict = limits.check(self.policy, request, lambda: not context.is_active())
             except ConnectionAbortedError:
                 return context.abort(grpc.StatusCode.CANCELLED, "The client left before its turn.")
+            except InvalidInput as error:
+                return misconfigured(error, context)
             if not verdict.allowed:
                 refuse(verdict, context)
             if limits.leases and not context.add_callback(limits.release):
@@ -104,9 +112,12 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
 
     def _wrap(self, behaviour: Callable[..., Any], method: str, streams: bool) -> Callable[..., Any]:
         async def checked(message: Any, context: Any) -> Any:
-            request = request_of(method, context, self._facts)
             limits = RequestLimits()
-            verdict = await limits.acheck(self.policy, request)
+            try:
+                request = request_of(method, context, self._facts)
+                verdict = await limits.acheck(self.policy, request)
+            except InvalidInput as error:
+                return await misconfigured(error, context)
             if not verdict.allowed:
                 await refuse(verdict, context)
             if limits.leases:
@@ -141,7 +152,7 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
 
 def request_of(method: str, context: Any, facts: Callable[[Any], Any] | None) -> Request:
     request = Request("POST", method, peer_of(context.peer()), context.invocation_metadata() or (), route=method)
-    request.facts = facts(context) if facts is not None else None
+    request.facts = expect_facts(facts(context)) if facts is not None else None
     return request
 
 
@@ -155,3 +166,9 @@ def refuse(verdict: HttpVerdict, context: Any) -> Any:
     """End the call; in a thread this raises, on an event loop the result must be awaited."""
     context.set_trailing_metadata(refusal_trailers(verdict))
     return context.abort(CODES[verdict.status], verdict.message)
+
+
+def misconfigured(error: InvalidInput, context: Any) -> Any:
+    """End a call about which a function of ours said something wrong: the log has it, the client has not."""
+    log.error("grpc: a call could not be decided", exc_info=error)
+    return context.abort(grpc.StatusCode.INTERNAL, "The limits of this server are misconfigured.")

@@ -7,7 +7,6 @@ verdicts took.
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ratekeeper.flow.heartbeat import Heartbeat
@@ -15,14 +14,16 @@ from ratekeeper.http.verdict import HttpVerdict, VerdictNotes
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
     from typing import Any
 
+    from ratekeeper.adapters.route_limit import RouteLimit
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.policy import Policy
 
     HasLeft = Callable[[], bool] | None
 
+MERGED = ("vary", "access-control-expose-headers")  # lists, which both sides may add to
 LIMITS = "ratekeeper.limits"  # the key of a RequestLimits in an ASGI scope, a WSGI environ or an aiohttp request
 
 
@@ -33,7 +34,7 @@ class RequestLimits:
     adapter that adds the headers to the response, as several adapters may meet in one request.
     """
 
-    __slots__ = ("admitted", "facts", "first", "header_writer", "leases", "policy", "refusal", "verdict")
+    __slots__ = ("admitted", "facts", "first", "header_writer", "leases", "places", "policy", "refusal", "verdict")
 
     def __init__(
         self, header_writer: object = None, policy: Policy | None = None, facts: Mapping[str, Any] | None = None
@@ -45,7 +46,16 @@ class RequestLimits:
         self.admitted: tuple[tuple[Policy, HttpVerdict], ...] = ()
         self.leases: tuple[RequestLease, ...] = ()
         self.refusal: HttpVerdict | None = None
+        self.places: dict[str, int] = {}  # how many limits without a name were checked, by their identity
         self.verdict: HttpVerdict | None = None  # the refusal, else all admitting verdicts as one
+
+    def policy_of(self, route_limit: RouteLimit, main: Policy | None) -> Policy:
+        """Return the policy of a limit on the route of this request; equal ones are told apart by their order."""
+        if route_limit.is_named:
+            return route_limit.policy(main)
+        place = self.places.get(route_limit.space, 0)
+        self.places[route_limit.space] = place + 1
+        return route_limit.policy(main, place)
 
     def check(self, policy: Policy, request: Request, has_left: HasLeft = None) -> HttpVerdict:
         """Return the verdict of ``policy``, after waiting for the turn that a leaky bucket gave.
@@ -135,20 +145,19 @@ class RequestLimits:
         """The header fields of the response as text; names in lower case."""
         if self.verdict is None:
             return []
-        return [*map(field_text, self.verdict.headers)]
+        return self.verdict.text_headers
 
-    @property
-    def added_headers(self) -> list[tuple[str, str]]:
-        """``headers`` without the type of the body, for a response that has one of its own."""
+    def headers_beside(self, present: Container[str]) -> list[tuple[str, str]]:
+        """``headers`` for a response with a body and headers of its own: those that are ``present`` stay alone."""
         if self.verdict is None:
             return []
-        return [field_text(field) for field in self.verdict.headers if field[0] != b"content-type"]
-
-
-@lru_cache(maxsize=4096)  # most fields stay the same from one response to the next
-def field_text(field: tuple[bytes, bytes]) -> tuple[str, str]:
-    name, value = field
-    return name.decode("latin-1"), value.decode("latin-1")
+        fields = self.verdict.text_headers
+        is_refusal = not self.verdict.allowed
+        return [
+            field
+            for field in fields
+            if field[0] in MERGED or not (field[0] in present or (is_refusal and field[0] == "content-type"))
+        ]
 
 
 class RequestLease:
@@ -164,7 +173,7 @@ class RequestLease:
     def start_renewal(self) -> None:
         """Renew the slots on the running event loop, so that a long response keeps them."""
         lives = [entry.limit.micros for entry, _ in self.verdict.answers if entry.limit.is_leased]  # type: ignore[union-attr]
-        if lives:
+        if lives and not self.policy.compiled.keep_leases(self.verdict):
             self.heartbeat = Heartbeat(min(lives), self.renew)
 
     async def renew(self) -> None:

@@ -10,20 +10,26 @@ import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.errors import InvalidInput, InvalidRules
+from ratekeeper.errors import InvalidInput, InvalidRules, did_you_mean, shown
+from ratekeeper.identity.identity import SUBJECT
 from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.rules.parse import parse
 from ratekeeper.rules.policy import Policy
+from ratekeeper.rules.validate import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ratekeeper.clock import Clock
+    from ratekeeper.rules.rule import Rule
     from ratekeeper.rules.settings import Settings
     from ratekeeper.stores.protocol import Store
 
     Limits = str | Limit | Sequence[str | Limit] | Mapping[str, Any]
 
+COST = "ratekeeper.cost"  # the fact that a limit's cost function returned
+LONGEST_NAME = 64
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 OTHER_NAMES_OF_BY = ("key", "key_func", "key_function", "identifier")  # in other libraries
 
 
@@ -45,6 +51,7 @@ class RouteLimit:
         store: str | Store | None = None,
         clock: Clock | None = None,
         settings: Mapping[str, Any] | None = None,
+        space: str | None = None,
         **rule: Any,
     ) -> None:
         for word in OTHER_NAMES_OF_BY:
@@ -53,43 +60,68 @@ class RouteLimit:
                     f"limit: expected 'by' to say which clients are counted apart, got {word!r}. Write by=, with a "
                     "source such as 'header:X-Api-Key' or a function."
                 )
+        if rule.get("default"):
+            raise InvalidInput(
+                "limit: expected a limit for this route, got default=True, which is for rules files and for FastAPI's "
+                "RateLimit. Write a rule with default = true."
+            )
         self.by = by if callable(by) else None
         self.cost = cost if callable(cost) else None
-        source = "app:subject" if callable(by) else "ip" if by is None else by
-        rule |= {"name": name or default_name(limit, rule.get("algorithm")), "limit": rule_text(limit)}
+        self.takes_request = {word: takes_one(each) for word, each in ((SUBJECT, self.by), (COST, self.cost))}
+        source = f"app:{SUBJECT}" if callable(by) else "ip" if by is None else by
+        text = default_name(limit, rule.get("algorithm"))
+        rule |= {"name": name or ("tiers" if isinstance(limit, dict) else shortened(text)), "limit": rule_text(limit)}
         rule["by"] = source if name else ["route", source]
-        rule["cost"] = (lambda request: request.facts["cost"]) if callable(cost) else cost
+        rule["cost"] = (lambda request: request.facts[COST]) if callable(cost) else cost
         self.is_leased = is_leased(limit)
         self.inherits = settings is None
+        self.inherits_tiers = isinstance(limit, dict) and "tiers" not in (settings or {})
+        self.inherits_store_error = "on_store_error" not in {**rule, **(settings or {})}
+        content: dict[str, Any] = {**(settings or {}), "rules": [rule]}
+        if self.inherits_tiers and isinstance(limit, dict) and limit:
+            content["tiers"] = {"default": next(iter(limit))}  # until the application's policy is known
         try:
-            self.settings: Settings = parse({**(settings or {}), "rules": [rule]}, "limit")
+            self.settings: Settings = parse(content, "limit")
         except InvalidRules as error:
             raise at_route(error, rule["name"]) from None
+        self.space = space or (name or identity_of(text, by, rule))
+        self.is_named = bool(name or space)  # else its place among equal limits of a route counts too
         self.has_own_store = store is not None or clock is not None or "store" in (settings or {})
         self.alone: Policy | None = Policy(self.settings, store=store, clock=clock) if self.has_own_store else None
-        self.bound: tuple[object, object, Policy] | None = None
+        self.bound: dict[int, tuple[object, object, Policy]] = {}
 
-    def policy(self, main: Policy) -> Policy:
-        """Return a policy with this limit alone that inherits from ``main``; made again when ``main`` changes."""
-        compiled, sinks = main.compiled, main.sinks
-        if self.bound is None or self.bound[0] is not compiled or self.bound[1] is not sinks:
-            settings, inherited = self.settings, compiled.settings
-            if self.inherits:
-                settings = replace(
-                    settings,
-                    identity=inherited.identity,
-                    response=inherited.response,
-                    exempt=inherited.exempt,
-                    secret=inherited.secret,
-                )
-            self.bound = compiled, sinks, Policy(settings, sinks=sinks, host=self.alone or main)
-        return self.bound[2]
+    def policy(self, main: Policy | None, place: int = 0) -> Policy:
+        """Return a policy with this limit alone that inherits from ``main``; made again when ``main`` changes.
 
-    def without_main(self) -> Policy:
-        """Return the policy for an application that has none: clients by peer address, counted in this process."""
-        if self.alone is None:
-            self.alone = Policy(self.settings)
-        return self.alone
+        ``place`` numbers limits of one route that are alike but not the same: each has counters of its own.
+        """
+        compiled, sinks = (None, None) if main is None else (main.compiled, main.sinks)
+        bound = self.bound.get(place)
+        if bound is None or bound[0] is not compiled or bound[1] is not sinks:
+            bound = self.bound[place] = compiled, sinks, self.bind(main, place)
+        return bound[2]
+
+    def bind(self, main: Policy | None, place: int) -> Policy:
+        settings = self.settings
+        (rule,) = settings.rules
+        rule = replace(rule, space=self.space if not place else f"{self.space} #{place + 1}")
+        inherited = main.compiled.settings if main is not None else None
+        if inherited is not None and self.inherits:
+            settings = replace(
+                settings,
+                identity=inherited.identity,
+                response=inherited.response,
+                exempt=inherited.exempt,
+                secret=inherited.secret,
+            )
+            if self.inherits_store_error:
+                rule = replace(rule, on_store_error=inherited.on_store_error)
+        if self.inherits_tiers:
+            rule = replace(rule, tier_default=expect_tiers(rule, inherited if self.inherits else None))
+        settings = replace(settings, rules=(rule,))
+        if main is None and not self.has_own_store:  # clients by peer address, counted in this process
+            return Policy(settings)
+        return Policy(settings, sinks=() if main is None else main.sinks, host=self.alone or main)
 
     def expect_plain_functions(self, view: str) -> None:
         """Raise if ``by`` or ``cost`` is async: a sync view cannot await it."""
@@ -97,26 +129,75 @@ class RouteLimit:
             if inspect.iscoroutinefunction(function):
                 raise InvalidInput(f"{view}: expected a plain function as {word}, got an async one. Nothing awaits it.")
 
-    def facts(self, verified: Mapping[str, Any] | None, *arguments: Any) -> dict[str, Any]:
-        """Add what ``by`` and ``cost`` return for ``arguments`` to the facts that the application verified."""
+    def facts(self, verified: Mapping[str, Any] | None, request: Any) -> dict[str, Any]:
+        """Add what ``by`` and ``cost`` return for ``request`` to the facts that the application verified."""
         facts = dict(verified or {})
-        for name, function in (("subject", self.by), ("cost", self.cost)):
+        for name, function in ((SUBJECT, self.by), (COST, self.cost)):
             if function is not None:
-                facts[name] = function(*arguments)
+                facts[name] = function(request) if self.takes_request[name] else function()
         return facts
 
-    async def afacts(self, verified: Mapping[str, Any] | None, *arguments: Any) -> dict[str, Any]:
+    async def afacts(self, verified: Mapping[str, Any] | None, request: Any) -> dict[str, Any]:
         """``facts`` for an event loop: the functions may be async."""
-        facts = dict(verified or {})
-        for name, function in (("subject", self.by), ("cost", self.cost)):
-            if function is not None:
-                value = function(*arguments)
-                facts[name] = await value if inspect.isawaitable(value) else value
+        facts = self.facts(verified, request)
+        for name in (SUBJECT, COST):
+            if inspect.isawaitable(facts.get(name)):
+                facts[name] = await facts[name]
         return facts
+
+
+def takes_one(function: Callable[..., Any] | None) -> bool:
+    """Whether a function takes the request, under any name; else it must need no arguments."""
+    if function is None:
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return True
+    positional = [each for each in parameters if each.kind in POSITIONAL]
+    return bool(positional) or any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
+
+
+def identity_of(text: str, by: object, rule: Mapping[str, Any]) -> str:
+    """The name of the counters of a limit without a name: its text, what it counts by and what it matches.
+
+    The route is a part of every key.
+    """
+    if callable(by):
+        named = by if hasattr(by, "__qualname__") else type(by)
+        by = f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+    words = {"by": by, "match": rule.get("match"), "host": rule.get("host")}
+    return text + "".join([f" {word} {value}" for word, value in words.items() if value is not None])
+
+
+def expect_tiers(rule: Rule, inherited: Settings | None) -> str:
+    """The default tier of the application, which must have a limit."""
+    default = inherited.tier_default if inherited is not None else None
+    place = f"limit {rule.name!r}"
+    if default is None:
+        raise InvalidRules(
+            f"{place}: expected tiers in the application's policy, as the limit is a table by tier, got none. "
+            "Add [tiers] with 'from' and 'default' to its rules.",
+            place,
+        )
+    if default not in rule.limits:
+        raise InvalidRules(
+            f"{place}: expected a limit for the default tier {default!r} too, got {', '.join(rule.limits)}."
+            f"{did_you_mean(default, rule.limits)}",
+            place,
+        )
+    return default
+
+
+def shortened(text: str) -> str:
+    """A text as the name of a rule, of at most 64 letters."""
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "..."
 
 
 def at_route(error: InvalidRules, name: str) -> InvalidRules:
     """The error without the rules file that the caller did not write: ``limit '5/minute', by: expected …``."""
+    if len(error.mistakes) > 1:
+        return together([at_route(mistake, name) for mistake in error.mistakes])
     _, is_rule, rest = error.place.partition("rules[0]")
     if not is_rule:
         return error
@@ -144,5 +225,7 @@ def rule_text(limit: Limits) -> Any:
 
 
 def default_name(limit: Limits, algorithm: str | None) -> str:
-    """The name of a limit without one: its text, so that different limits on a route never share a counter."""
-    return "tiers" if isinstance(limit, dict) else str(parse_limits(rule_text(limit), algorithm))
+    """The text of a limit."""
+    if not isinstance(limit, dict):
+        return str(parse_limits(rule_text(limit), algorithm))
+    return "tiers " + ", ".join([f"{tier} {shown(text, 200)}" for tier, text in limit.items()])

@@ -46,7 +46,8 @@ def quart_route(url_map: Any, scope: Scope) -> str | None:
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     is_socket = scope["type"] == "websocket"
     try:
-        adapter = url_map.bind(bare_host(host) or "localhost", path_info=scope["path"])
+        path = scope["path"].removeprefix(scope.get("root_path") or "") or " "  # Quart's, and one that is no route
+        adapter = url_map.bind(bare_host(host) or "localhost", path_info=path)
         rule, _ = adapter.match(method=scope.get("method", "GET"), return_rule=True, websocket=is_socket)
     except HTTPException:  # no such route, another method, a redirect to the final slash, or an invalid host
         return None

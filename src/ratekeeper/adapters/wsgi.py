@@ -1,5 +1,6 @@
 """WSGI middleware, for any WSGI application.
 
+    application = RateLimitMiddleware(application, limit="100/minute")
     application = RateLimitMiddleware(application, policy="rules.toml")
 
 Bodies and streams pass untouched.  WSGI spells ``X_Name`` and ``X-Name`` alike: behind a proxy, use a server that drops
@@ -13,16 +14,17 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import policy_of
+from ratekeeper.adapters import expect_facts, policy_of
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
+from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
 from ratekeeper.identity.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
+    from ratekeeper.adapters import PlainLimits, Rules
     from ratekeeper.http.verdict import HttpVerdict
-    from ratekeeper.rules.policy import Policy
+    from ratekeeper.stores.protocol import Store
 
     Environ = dict[str, Any]
     StartResponse = Callable[..., Callable[[bytes], object]]
@@ -34,27 +36,40 @@ __all__ = ["RateLimitMiddleware"]
 
 
 class RateLimitMiddleware:
-    """Ask a policy before each request.
+    """Ask a policy before each request, or one ``limit`` for each client: ``limit="100/minute"``.
 
     ``facts`` is a function of the environ that returns what the application has verified, as a dictionary.
     """
 
-    def __init__(self, app: App, policy: Policy | str | Path | Mapping[str, Any], facts: Facts | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        policy: Rules | None = None,
+        facts: Facts | None = None,
+        *,
+        limit: PlainLimits | None = None,
+        store: str | Store | None = None,
+    ) -> None:
         self._app = app
-        self.policy = policy_of(policy)
+        self.policy = policy_of(policy, limit=limit, store=store)
+        self.policy.warm_up()
         self._facts = facts
+        self._checked_rules: object = None  # whose unreachable rules were logged
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         request = request_of(environ)
+        if self.policy.compiled is not self._checked_rules:
+            self._look_for_unreachable_rules()
         if self._facts is not None:
-            request.facts = self._facts(environ)
+            request.facts = expect_facts(self._facts(environ))
         limits = environ[LIMITS] = RequestLimits(self, self.policy, request.facts)
         verdict = limits.check(self.policy, request)
         if not verdict.allowed:
             return refuse(verdict, limits, environ, start_response)
 
         def start_with_headers(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            return start_response(status, [*headers, *limits.added_headers], *([exc_info] if exc_info else []))
+            headers = [*headers, *limits.headers_beside({name.lower() for name, _ in headers})]
+            return start_response(status, headers, exc_info) if exc_info else start_response(status, headers)
 
         if not self.policy.leases:
             return self._app(environ, start_with_headers)
@@ -63,6 +78,13 @@ class RateLimitMiddleware:
         except BaseException:
             limits.release()
             raise
+
+    def _look_for_unreachable_rules(self) -> None:
+        """Log the rules that no route of Flask can match: at the first request, and after each reload."""
+        self._checked_rules = self.policy.compiled
+        url_map = getattr(getattr(self._app, "__self__", self._app), "url_map", None)
+        if url_map is not None:
+            warn_of_unreachable_rules(self.policy, werkzeug_routes(url_map))
 
 
 class LeasedBody:
@@ -115,16 +137,25 @@ class WsgiRequest(Request):
 
     def value(self, name: bytes) -> str | None:
         text = self._environ.get(environ_key(name))
-        return octets(text).decode("latin-1").strip() or None if text else None
+        if not text:
+            return None
+        return (text if text.isascii() else octets(text).decode("latin-1")).strip() or None
 
 
 def request_of(environ: Environ) -> Request:
-    """Translate the environ; the path is the full one, wherever the application is mounted."""
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    """Translate the environ; rules match what follows the SCRIPT_NAME, as the application's own routes do."""
+    path = environ.get("PATH_INFO", "")
+    if not path.isascii():
+        path = octets(path).decode("utf-8", "replace")
+    root_path = environ.get("SCRIPT_NAME", "")
+    if root_path:
+        root_path = octets(root_path).decode("utf-8", "replace")
+        path = root_path + path
     request = WsgiRequest.__new__(WsgiRequest)
-    request._environ = environ
+    request._environ = environ.copy()  # the environ itself will lead to this request: a cycle, left to the collector
     request.method = environ["REQUEST_METHOD"]
-    request.path = (path if path.isascii() else octets(path).decode("utf-8", "replace")) or "/"
+    request.path = path or "/"
+    request.root_path = root_path
     request.peer = environ.get("REMOTE_ADDR") or None
     request._host = request.route = request.size = request.facts = None
     request.query = environ.get("QUERY_STRING", "").encode("latin-1", "replace")

@@ -11,9 +11,10 @@ Every module has the same face:
     refund(state, now, limit, cost, at)     -> state with ``cost``, taken at ``at``, given back
     debt(state, now, limit)                 -> how far from recovered, to compare keys of one limit; 0 is EMPTY
 
-A refusal returns the very state it was given, with one exception: a state from the future (the clock
-stepped back) or above a limit that was lowered is brought to the worst that the present allows, so that
-no key is locked out for longer than one full recovery.
+A key's clock, the latest instant at which it admitted anything, does not follow a small step back of ``now``.
+A refusal returns the very state it was given, with one exception: a state from too far in the future, or as far above
+a burst that was lowered, is brought to the worst that the present allows, so that no key is locked out for longer
+than one period.  What is too far, and all bounds: docs/decisions/0003-states-from-the-future.md.
 """
 
 from __future__ import annotations

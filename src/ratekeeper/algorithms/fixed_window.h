@@ -9,7 +9,9 @@ static inline bool fixed_window_decide(u64 state[2], u64 now, const Limit *limit
     u64 used = 0;
     if (state[0] >= window) {
         used = state[1];
-        state[0] = window; /* the clock may have stepped back: what was used counts in the present window */
+        if (state[0] == window + 1) /* the clock stepped back over the edge: the later window stays the current one */
+            window++;
+        state[0] = window; /* further back than one period: what was used counts in the present window */
     }
     used += cost;
     if (used > limit->count)
@@ -23,6 +25,12 @@ static inline u64 fixed_window_count(const u64 state[2], u64 now, const Limit *l
     return state[0] >= now / limit->micros ? state[1] : 0;
 }
 
+/* Microseconds until the current window ends: the stored one, if it is the next on the clock. */
+static inline u64 fixed_window_until_end(const u64 state[2], u64 now, const Limit *limit) {
+    u64 left = limit->micros - now % limit->micros;
+    return state[0] == now / limit->micros + 1 ? left + limit->micros : left;
+}
+
 static inline u64 fixed_window_remaining(const u64 state[2], u64 now, const Limit *limit) {
     u64 used = fixed_window_count(state, now, limit);
     return used < limit->count ? limit->count - used : 0;
@@ -32,19 +40,20 @@ static inline i64 fixed_window_retry_after(const u64 state[2], u64 now, const Li
     if (cost > limit->count)
         return NEVER;
     if (fixed_window_count(state, now, limit) + cost > limit->count)
-        return (i64)(limit->micros - now % limit->micros);
+        return (i64)fixed_window_until_end(state, now, limit);
     return 0;
 }
 
 static inline u64 fixed_window_reset_after(const u64 state[2], u64 now, const Limit *limit) {
-    return fixed_window_count(state, now, limit) ? limit->micros - now % limit->micros : 0;
+    return fixed_window_count(state, now, limit) ? fixed_window_until_end(state, now, limit) : 0;
 }
 
 static inline void fixed_window_refund(u64 state[2], u64 now, const Limit *limit, u64 cost, i64 at) {
-    u64 window = now / limit->micros, used = fixed_window_count(state, now, limit);
-    if (!used || at < 0 || (u64)at / limit->micros != window)
+    u64 present = now / limit->micros, used = fixed_window_count(state, now, limit);
+    u64 window = state[0] == present + 1 ? present + 1 : present;
+    if (!used || at < 0 || (u64)at / limit->micros < present || (u64)at / limit->micros > window)
         return;
-    state[0] = window;
+    state[0] = used > cost ? window : 0;
     state[1] = used > cost ? used - cost : 0;
 }
 

@@ -3,17 +3,21 @@
 -- state  >I7I5  now, used in its window; '' is EMPTY
 -- limit  micros, count
 
-local pack, unpack, values = struct.pack, struct.unpack, unpack
+local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
 
 local function decide(state, from, now, cost, micros, count)
-  local used = 0
+  local used, instant = 0, now
   if state ~= '' then
     local stored, before = unpack('>I7I5', state, from)
     local window = now - now % micros
     if stored >= window then
       used = before
-      if stored >= window + micros then -- the clock stepped back: what was used counts in the present window
-        state = pack('>I7I5', now, used)
+      if stored >= window + micros then
+        if stored < window + 2 * micros then -- the clock stepped back: the later window stays the current one
+          instant, ahead = stored, true
+        else -- further than one period: what was used counts in the present window
+          state = pack('>I7I5', now, used)
+        end
       end
     end
   end
@@ -21,7 +25,7 @@ local function decide(state, from, now, cost, micros, count)
   if used > count then
     return state, false, from + 12
   end
-  return pack('>I7I5', now, used), true, from + 12
+  return pack('>I7I5', instant, used), true, from + 12
 end
 
 local function refund(state, from, now, cost, taken_at, micros, count)
@@ -29,9 +33,14 @@ local function refund(state, from, now, cost, taken_at, micros, count)
   if state ~= '' then
     stored, used = unpack('>I7I5', state, from)
   end
-  local window = now - now % micros
-  if stored >= window and used > 0 and taken_at - taken_at % micros == window then
-    stored, used = now, math.max(0, used - cost)
+  local window, taken_in = now - now % micros, taken_at - taken_at % micros
+  if stored >= window + micros and stored < window + 2 * micros then
+    ahead = true
+    if used > 0 and (taken_in == window or taken_in == window + micros) then
+      stored, used = used > cost and stored or 0, math.max(0, used - cost)
+    end
+  elseif stored >= window and used > 0 and taken_in == window then
+    stored, used = used > cost and now or 0, math.max(0, used - cost)
   end
   return pack('>I7I5', stored, used), from + 12
 end

@@ -31,8 +31,11 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     used = 0
     if stored >= window:
         used = state & MASK
-        if stored > window:  # the clock stepped back: what was used counts in the present window
-            state = window << BITS | used
+        if stored > window:
+            if stored == window + 1:  # the clock stepped back over the edge: the later window stays the current one
+                window = stored
+            else:  # further than one period: what was used counts in the present window
+                state = window << BITS | used
     used += cost
     if used > limit.count:
         return state, False
@@ -43,6 +46,12 @@ def count(state: int, now: int, limit: Limit) -> int:
     return state & MASK if state >> BITS >= now // limit.micros else 0
 
 
+def until_end(state: int, now: int, limit: Limit) -> int:
+    """Microseconds until the current window ends: the stored one, if it is the next on the clock."""
+    left = limit.micros - now % limit.micros
+    return left + limit.micros if state >> BITS == now // limit.micros + 1 else left
+
+
 def remaining(state: int, now: int, limit: Limit) -> int:
     return max(0, limit.count - count(state, now, limit))
 
@@ -50,11 +59,11 @@ def remaining(state: int, now: int, limit: Limit) -> int:
 def retry_after(state: int, now: int, limit: Limit, cost: int) -> int | None:
     if cost > limit.count:
         return None
-    return limit.micros - now % limit.micros if count(state, now, limit) + cost > limit.count else 0
+    return until_end(state, now, limit) if count(state, now, limit) + cost > limit.count else 0
 
 
 def reset_after(state: int, now: int, limit: Limit) -> int:
-    return limit.micros - now % limit.micros if count(state, now, limit) else 0
+    return until_end(state, now, limit) if count(state, now, limit) else 0
 
 
 def delay(state: int, now: int, limit: Limit, cost: int) -> int:
@@ -63,10 +72,11 @@ def delay(state: int, now: int, limit: Limit, cost: int) -> int:
 
 def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
     """Give ``cost``, taken at the instant ``at``, back: a window that has passed has nothing to give to."""
-    window, used = now // limit.micros, count(state, now, limit)
-    if not used or at // limit.micros != window:
+    present, used = now // limit.micros, count(state, now, limit)
+    window = present + 1 if state >> BITS == present + 1 else present
+    if not used or not present <= at // limit.micros <= window:
         return state
-    return window << BITS | max(0, used - cost)
+    return window << BITS | used - cost if used > cost else EMPTY
 
 
 debt = count

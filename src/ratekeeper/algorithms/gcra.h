@@ -4,15 +4,18 @@
 
 #include "../native/numbers.h"
 
+/* A refusal leaves the state as it is, unless the clock stepped back far or the burst was lowered. */
+static inline bool gcra_refuse(u128 *state, u128 now, const Limit *limit) {
+    if (*state > now + limit->ceiling)
+        *state = now + limit->ceiling;
+    return false;
+}
+
 static inline bool gcra_decide(u128 *state, u64 instant, const Limit *limit, u64 cost) {
     u128 now = (u128)instant * limit->drain;
-    u128 horizon = now + limit->full;
-    u128 tat = *state > now ? *state : now;
-    if (tat > horizon) /* the clock stepped back, or the burst was lowered: never owe more than a burst */
-        tat = *state = horizon;
-    tat += (u128)cost * limit->unit;
-    if (tat > horizon)
-        return false;
+    u128 tat = (*state > now ? *state : now) + (u128)cost * limit->unit;
+    if (tat > now + limit->full)
+        return gcra_refuse(state, now, limit);
     *state = tat;
     return true;
 }
@@ -21,11 +24,12 @@ static inline u128 gcra_backlog(u128 state, u64 instant, const Limit *limit) {
     u128 now = (u128)instant * limit->drain;
     if (state <= now)
         return 0;
-    return state - now < limit->full ? state - now : limit->full;
+    return state - now < limit->ceiling ? state - now : limit->ceiling;
 }
 
 static inline u64 gcra_remaining(u128 state, u64 now, const Limit *limit) {
-    return divided(limit->full - gcra_backlog(state, now, limit), limit->unit);
+    u128 owed = gcra_backlog(state, now, limit);
+    return owed < limit->full ? divided(limit->full - owed, limit->unit) : 0;
 }
 
 static inline i64 gcra_retry_after(u128 state, u64 now, const Limit *limit, u64 cost) {
@@ -42,7 +46,7 @@ static inline u64 gcra_reset_after(u128 state, u64 now, const Limit *limit) {
 static inline u128 gcra_refund(u128 state, u64 now, const Limit *limit, u64 cost) {
     u128 owed = gcra_backlog(state, now, limit);
     u128 back = (u128)cost * limit->unit;
-    return owed ? (u128)now * limit->drain + (owed > back ? owed - back : 0) : 0;
+    return owed > back ? (u128)now * limit->drain + owed - back : 0;
 }
 
 #define gcra_debt gcra_backlog

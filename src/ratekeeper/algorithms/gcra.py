@@ -31,23 +31,21 @@ EMPTY = 0
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     now *= limit.drain
-    horizon = now + limit.full
-    tat = state if state > now else now
-    if tat > horizon:  # the clock stepped back, or the burst was lowered: never owe more than a burst
-        tat = state = horizon
-    tat += cost * limit.unit
-    if tat > horizon:
+    tat = (state if state > now else now) + cost * limit.unit
+    if tat > now + limit.full:
+        if state > now + limit.ceiling:  # the clock stepped back far, or the burst was lowered
+            state = now + limit.ceiling
         return state, False
     return tat, True
 
 
 def backlog(state: int, now: int, limit: Limit) -> int:
-    """Ticks that have yet to drain: 0 is fully recovered, ``limit.full`` is exhausted."""
-    return min(limit.full, max(0, state - now * limit.drain))
+    """Count the ticks that have yet to drain: 0 is fully recovered, ``limit.full`` or more is exhausted."""
+    return min(limit.ceiling, max(0, state - now * limit.drain))
 
 
 def remaining(state: int, now: int, limit: Limit) -> int:
-    return (limit.full - backlog(state, now, limit)) // limit.unit
+    return max(0, limit.full - backlog(state, now, limit)) // limit.unit
 
 
 def retry_after(state: int, now: int, limit: Limit, cost: int) -> int | None:
@@ -66,8 +64,8 @@ def delay(state: int, now: int, limit: Limit, cost: int) -> int:
 
 
 def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
-    owed = backlog(state, now, limit)
-    return now * limit.drain + max(0, owed - cost * limit.unit) if owed else EMPTY
+    owed = backlog(state, now, limit) - cost * limit.unit
+    return now * limit.drain + owed if owed > 0 else EMPTY
 
 
 debt = backlog

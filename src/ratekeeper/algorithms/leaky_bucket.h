@@ -6,17 +6,11 @@
 
 static inline bool leaky_bucket_decide(u128 *state, u64 instant, const Limit *limit, u64 cost) {
     u128 now = (u128)instant * limit->drain;
-    u128 queued = 0;
-    if (*state > now) {
-        queued = *state - now;
-        if (queued > limit->full) { /* the clock stepped back, or the burst was lowered: the queue is full at worst */
-            queued = limit->full;
-            *state = now + queued;
-        }
-    }
-    queued += (u128)cost * limit->unit;
+    u128 queued = (u128)cost * limit->unit;
+    if (*state > now)
+        queued += *state - now;
     if (queued > limit->full)
-        return false;
+        return gcra_refuse(state, now, limit);
     *state = now + queued;
     return true;
 }

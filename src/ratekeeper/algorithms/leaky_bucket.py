@@ -29,14 +29,12 @@ __all__ = ["EMPTY", "backlog", "debt", "decide", "delay", "refund", "remaining",
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     now *= limit.drain
-    queued = 0
+    queued = cost * limit.unit
     if state > now:
-        queued = state - now
-        if queued > limit.full:  # the clock stepped back, or the burst was lowered: the queue is full at worst
-            queued = limit.full
-            state = now + queued
-    queued += cost * limit.unit
+        queued += state - now
     if queued > limit.full:
+        if state > now + limit.ceiling:  # the clock stepped back far, or the burst was lowered
+            state = now + limit.ceiling
         return state, False
     return now + queued, True
 

@@ -3,7 +3,7 @@
 -- state  an instant in I7 for each unit of cost, oldest first, so that an admission ends with now; '' is EMPTY
 -- limit  micros, count
 
-local pack, unpack, values = struct.pack, struct.unpack, unpack
+local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
 
 -- How many came no later than `instant`.  Mostly the few oldest: they are looked at before the rest is halved.
 local function bisect_right(state, instant)
@@ -26,21 +26,27 @@ local function bisect_right(state, instant)
 end
 
 local function decide(state, from, now, cost, micros, count)
-  local size, next_from = #state / 7, from + #state
-  if size > 0 and unpack('>I7', state, #state - 6) > now then -- the clock stepped back: nothing was admitted after now
-    local past = bisect_right(state, now)
-    state = string.sub(state, 1, past * 7) .. string.rep(pack('>I7', now), size - past)
+  local size, next_from, instant = #state / 7, from + #state, now
+  if size > 0 and unpack('>I7', state, #state - 6) > now then
+    local newest, past = unpack('>I7', state, #state - 6), bisect_right(state, now)
+    if newest < now + micros then -- the clock stepped back: it is taken to be where the newest came
+      instant, ahead = newest, true
+    else -- by one period or more: nothing was admitted after now
+      state = string.sub(state, 1, past * 7) .. string.rep(pack('>I7', now), size - past)
+    end
   end
-  local gone = bisect_right(state, now - micros)
+  local gone = bisect_right(state, instant - micros)
   if size - gone + cost > count then
     return state, false, next_from
   end
-  local stamp = pack('>I7', now)
+  local stamp = pack('>I7', instant)
   return string.sub(state, gone * 7 + 1) .. (cost == 1 and stamp or string.rep(stamp, cost)), true, next_from
 end
 
 local function refund(state, from, now, cost, taken_at)
-  local past = bisect_right(state, taken_at)
+  -- What was taken at or after now, though the clock stepped back, was entered as the newest.
+  local past = taken_at >= now and #state / 7 or bisect_right(state, taken_at)
+  ahead = ahead or #state > 0 and unpack('>I7', state, #state - 6) > now
   local new = string.sub(state, 1, math.max(0, past - cost) * 7) .. string.sub(state, past * 7 + 1)
   return new, from + #state
 end

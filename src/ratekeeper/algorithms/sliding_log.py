@@ -29,8 +29,11 @@ EMPTY: tuple[int, ...] = ()
 
 
 def decide(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> tuple[tuple[int, ...], bool]:
-    if state and state[-1] > now:  # the clock stepped back: nothing was admitted after now
-        state = tuple([min(instant, now) for instant in state])
+    if state and state[-1] > now:
+        if state[-1] < now + limit.micros:  # the clock stepped back: it is taken to be where the newest came
+            now = state[-1]
+        else:  # by one period or more: nothing was admitted after now
+            state = tuple([min(instant, now) for instant in state])
     gone = bisect_right(state, now - limit.micros)
     if len(state) - gone + cost > limit.count:
         return state, False
@@ -38,6 +41,8 @@ def decide(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> tuple[t
 
 
 def used(state: tuple[int, ...], now: int, limit: Limit) -> int:
+    if state and now < state[-1] < now + limit.micros:
+        now = state[-1]
     return len(state) - bisect_right(state, now - limit.micros)
 
 
@@ -52,11 +57,17 @@ def retry_after(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> in
     if excess <= 0:
         return 0
     oldest = len(state) - used(state, now, limit)
-    return min(state[oldest + excess - 1], now) + limit.micros - now
+    blocking = state[oldest + excess - 1]
+    if state[-1] >= now + limit.micros:
+        blocking = min(blocking, now)
+    return blocking + limit.micros - now
 
 
 def reset_after(state: tuple[int, ...], now: int, limit: Limit) -> int:
-    return min(state[-1], now) + limit.micros - now if used(state, now, limit) else 0
+    if not used(state, now, limit):
+        return 0
+    newest = state[-1]
+    return (newest if newest < now + limit.micros else now) + limit.micros - now
 
 
 def delay(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> int:
@@ -65,7 +76,8 @@ def delay(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> int:
 
 def refund(state: tuple[int, ...], now: int, limit: Limit, cost: int, at: int) -> tuple[int, ...]:
     """Forget ``cost`` units, the newest first of those that came no later than ``at``."""
-    end = bisect_right(state, at)
+    # What was taken at or after now, though the clock stepped back, was entered as the newest.
+    end = len(state) if at >= now else bisect_right(state, at)
     return state[: max(0, end - cost)] + state[end:]
 
 

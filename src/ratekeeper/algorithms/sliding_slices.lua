@@ -29,25 +29,27 @@ local function locate(instant, slices, width)
   return (instant - within) / width, (position - share) / width, width - share
 end
 
--- The counters brought to the present slice, newest first, and how many slices passed since they were written.
-local function counted(state, from, window, slice, slices, width, count)
+-- The counters brought to the present slice, newest first, how many slices passed since they were written, and an instant
+-- of the newest slice: now, unless the clock stepped back by one period at most.
+local function counted(state, from, now, window, slice, slices, width, count)
   if state == '' then
     state, from = string.rep('\0', 7 + 5 * (slices + 1)), 1
   end
   local counters = {unpack('>' .. string.rep('I5', slices + 1), state, from + 7)}
   counters[slices + 2] = nil -- unpack also says where it stopped
-  local stored, stored_slice = locate(unpack('>I7', state, from), slices, width)
+  local made = unpack('>I7', state, from)
+  local stored, stored_slice = locate(made, slices, width)
   local passed = (window - stored) * slices + slice - stored_slice
   if passed > 0 then
     for age = slices + 1, 1, -1 do
       counters[age] = counters[age - passed] or 0
     end
-  elseif passed < 0 then -- the clock stepped back: all that was counted counts in the present slice
+  elseif passed < -slices then -- the clock stepped back further: all that was counted counts in the present slice
     local all = 0
     for age = 1, slices + 1 do
       all, counters[age] = all + counters[age], 0
     end
     counters[1] = math.min(count, all)
   end
-  return counters, passed
+  return counters, passed, passed < 0 and passed >= -slices and made or now
 end

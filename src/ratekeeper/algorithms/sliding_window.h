@@ -7,7 +7,7 @@
 
 #include "../native/numbers.h"
 
-/* All that was counted, as if in one slice: where the clock stepped back, it counts in the present. */
+/* All that was counted, as if in one slice: where the clock stepped back by more than one period. */
 static inline void sliding_window_gather(u64 *counters, const Limit *limit) {
     u64 sum = 0;
     for (u64 age = 0; age <= limit->slices; age++) {
@@ -25,8 +25,13 @@ static inline bool sliding_window_decide(u64 *state, u64 now, const Limit *limit
     u64 *counters = state + 1;
     u64 passed = newest > state[0] ? newest - state[0] : 0;
     if (newest < state[0]) {
-        sliding_window_gather(counters, limit);
-        state[0] = newest;
+        if (state[0] - newest <= slices) { /* the clock is taken to be where that slice began */
+            newest = state[0];
+            position = newest * width;
+        } else {
+            sliding_window_gather(counters, limit);
+            state[0] = newest;
+        }
     }
     u64 sum = 0;
     for (u64 age = passed; age < slices; age++)
@@ -46,15 +51,24 @@ static inline bool sliding_window_decide(u64 *state, u64 now, const Limit *limit
     return true;
 }
 
-/* The index of the present slice, and into `counters` all from the newest to the oldest. */
+/* The index of the current slice, and into `counters` all from the newest to the oldest. */
 static inline u64 sliding_window_unpack(const u64 *state, u64 now, const Limit *limit, u64 *counters) {
     u64 newest = now * limit->slices / limit->micros;
     u64 passed = newest > state[0] ? newest - state[0] : 0;
     for (u64 age = 0; age <= limit->slices; age++)
         counters[age] = age >= passed ? state[1 + age - passed] : 0;
-    if (newest < state[0])
+    if (newest < state[0]) {
+        if (state[0] - newest <= limit->slices)
+            return state[0];
         sliding_window_gather(counters, limit);
+    }
     return newest;
+}
+
+/* Where the clock is taken to be, in 1/slices of a microsecond: no earlier than where the current slice began. */
+static inline u64 sliding_window_position(u64 newest, u64 now, const Limit *limit) {
+    u64 began = newest * limit->micros;
+    return began > now * limit->slices ? began : now * limit->slices;
 }
 
 static inline u128 sliding_window_weighed(const u64 *state, u64 now, const Limit *limit) {
@@ -62,7 +76,7 @@ static inline u128 sliding_window_weighed(const u64 *state, u64 now, const Limit
     u64 newest = sliding_window_unpack(state, now, limit, counters);
     for (u64 age = 0; age < limit->slices; age++)
         sum += counters[age];
-    u64 covered = (newest + 1) * limit->micros - now * limit->slices;
+    u64 covered = (newest + 1) * limit->micros - sliding_window_position(newest, now, limit);
     return (u128)sum * limit->micros + (u128)counters[limit->slices] * covered;
 }
 
@@ -76,7 +90,7 @@ static inline i64 sliding_window_retry_after(const u64 *state, u64 now, const Li
         return NEVER;
     u64 counters[MOST_SLICES + 1], slices = limit->slices;
     u64 newest = sliding_window_unpack(state, now, limit, counters);
-    u64 start = now * slices;
+    u64 position = sliding_window_position(newest, now, limit), start = position;
     for (;;) {
         u64 oldest = counters[slices], sum = 0;
         for (u64 age = 0; age < slices; age++)
@@ -86,8 +100,7 @@ static inline i64 sliding_window_retry_after(const u64 *state, u64 now, const Li
             i128 may = oldest ? (i128)(room * limit->micros / oldest) : (i128)limit->micros;
             i128 enough = (i128)(newest + 1) * limit->micros - may;
             u64 from = enough > (i128)start ? (u64)enough : start;
-            u64 until = divided_up(from, slices);
-            return until > now ? (i64)(until - now) : 0;
+            return from > position ? (i64)(divided_up(from, slices) - now) : 0;
         }
         newest++;
         memmove(counters + 1, counters, slices * sizeof(u64));
@@ -109,13 +122,17 @@ static inline void sliding_window_refund(u64 *state, u64 now, const Limit *limit
     u64 counters[MOST_SLICES + 1];
     u64 newest = sliding_window_unpack(state, now, limit, counters);
     u64 then = at < 0 ? 0 : (u64)at * limit->slices / limit->micros;
-    u64 age = at < 0 ? limit->slices + 1 : newest > then ? newest - then : 0;
+    /* What was taken at or after the present slice, though the clock stepped back, was counted in the newest. */
+    u64 age = at < 0 ? limit->slices + 1 : then < now * limit->slices / limit->micros ? newest - then : 0;
     for (; age <= limit->slices; age++) {
         u64 back = least(cost, counters[age]);
         counters[age] -= back;
         cost -= back;
     }
-    state[0] = newest;
+    u64 left = 0;
+    for (age = 0; age <= limit->slices; age++)
+        left |= counters[age];
+    state[0] = left ? newest : 0;
     memcpy(state + 1, counters, (limit->slices + 1) * sizeof(u64));
 }
 

@@ -36,29 +36,36 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     width = limit.micros
     bits = FIELD * slices
     top = bits + FIELD
-    newest = now * slices // width
+    position = now * slices
+    newest = position // width
     counters = state & ((1 << top) - 1)
     passed = newest - (state >> top)
     if passed > 0:
         counters = counters << FIELD * passed & ((1 << top) - 1) if passed <= slices else 0
-    elif passed < 0:  # the clock stepped back: all that was counted counts in the present slice
-        counters = min(limit.count, counters % MASK)
-        state = newest << top | counters
+    elif passed < 0:
+        if passed >= -slices:  # the clock stepped back by one period at most: it is taken to be where that slice began
+            newest -= passed
+            position = newest * width
+        else:  # all that was counted counts in the present slice
+            counters = min(limit.count, counters % MASK)
+            state = newest << top | counters
     oldest = counters >> bits
     # The sum of a number's digits in base MASK + 1 is that number modulo MASK.
     room = limit.count - cost - (counters - (oldest << bits)) % MASK
-    if room < 0 or (oldest and oldest * ((newest + 1) * width - now * slices) > room * width):
+    if room < 0 or (oldest and oldest * ((newest + 1) * width - position) > room * width):
         return state, False
     return newest << top | counters + cost, True
 
 
 def unpack(state: int, now: int, limit: Limit) -> tuple[int, list[int]]:
-    """The index of the present slice, and the counters from the newest to the oldest."""
+    """The index of the current slice, and the counters from the newest to the oldest."""
     newest = now * limit.slices // limit.micros
     stored = state >> FIELD * (limit.slices + 1)
     counters = [state >> FIELD * age & MASK for age in range(limit.slices + 1)]
-    if stored > newest:
+    if stored > newest + limit.slices:
         return newest, [min(limit.count, sum(counters))] + [0] * limit.slices
+    if stored > newest:
+        return stored, counters
     passed = min(newest - stored, len(counters))
     return newest, [0] * passed + counters[: len(counters) - passed]
 
@@ -66,7 +73,8 @@ def unpack(state: int, now: int, limit: Limit) -> tuple[int, list[int]]:
 def weighed(state: int, now: int, limit: Limit) -> int:
     """What counts at ``now``, in 1/period of a unit."""
     newest, counters = unpack(state, now, limit)
-    return sum(counters[:-1]) * limit.micros + counters[-1] * ((newest + 1) * limit.micros - now * limit.slices)
+    position = max(now * limit.slices, newest * limit.micros)
+    return sum(counters[:-1]) * limit.micros + counters[-1] * ((newest + 1) * limit.micros - position)
 
 
 def remaining(state: int, now: int, limit: Limit) -> int:
@@ -77,12 +85,13 @@ def retry_after(state: int, now: int, limit: Limit, cost: int) -> int | None:
     if cost > limit.count:
         return None
     newest, counters = unpack(state, now, limit)
-    start = now * limit.slices
+    start = position = max(now * limit.slices, newest * limit.micros)
     while True:
         oldest, room = counters[-1], limit.count - cost - sum(counters[:-1])
         if room >= 0:  # the oldest may weigh room / oldest
             enough = (newest + 1) * limit.micros - (room * limit.micros // oldest if oldest else limit.micros)
-            return max(0, -(-max(start, enough) // limit.slices) - now)
+            enough = max(start, enough)
+            return -(-enough // limit.slices) - now if enough > position else 0
         newest, counters = newest + 1, [0, *counters[:-1]]
         start = newest * limit.micros
 
@@ -102,10 +111,14 @@ def delay(state: int, now: int, limit: Limit, cost: int) -> int:
 def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
     """Give ``cost`` back, from the slice of the instant ``at`` and then from older ones."""
     newest, counters = unpack(state, now, limit)
-    for age in range(max(0, newest - at * limit.slices // limit.micros), len(counters)):
+    then = at * limit.slices // limit.micros
+    # What was taken at or after the present slice, though the clock stepped back, was counted in the newest.
+    for age in range(newest - then if then < now * limit.slices // limit.micros else 0, len(counters)):
         back = min(cost, counters[age])
         counters[age] -= back
         cost -= back
+    if not any(counters):
+        return EMPTY
     state = newest
     for counter in reversed(counters):
         state = state << FIELD | counter

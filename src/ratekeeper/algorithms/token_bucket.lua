@@ -1,30 +1,31 @@
 -- Twin of token_bucket.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 -- Numbers in two digits, state and limit as in gcra.lua; so is the refund.
 
-local pack, unpack, values = struct.pack, struct.unpack, unpack
+local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
 
-local function decide(state, from, now, cost, drain, unit, unit_rest, full, full_rest)
-  local tokens, rest = full, full_rest
+local function decide(state, from, now, cost, drain, unit, rests, full, slack)
+  local full_rest = rests % 67108864
+  local unit_rest = (rests - full_rest) / 67108864
+  local before, before_rest = full, full_rest
   if state ~= '' then
     local full_at, full_at_rest = unpack('>I8I4', state, from)
     if full_at >= now then
-      tokens, rest = tokens - (full_at - now), rest - full_at_rest
-      if rest < 0 then
-        tokens, rest = tokens - 1, rest + drain
-      end
-      if tokens < 0 then -- the clock stepped back, or the burst was lowered: an empty purse is the worst
-        tokens, rest = 0, 0
-        state = pack('>I8I4', now + full, full_rest)
+      before, before_rest = full - (full_at - now), full_rest - full_at_rest
+      if before_rest < 0 then
+        before, before_rest = before - 1, before_rest + drain
       end
     end
   end
   local ticks = cost * unit_rest
   local price_rest = ticks % drain
-  tokens, rest = tokens - cost * unit - (ticks - price_rest) / drain, rest - price_rest
+  local tokens, rest = before - cost * unit - (ticks - price_rest) / drain, before_rest - price_rest
   if rest < 0 then
     tokens, rest = tokens - 1, rest + drain
   end
   if tokens < 0 then
+    if before < -slack then -- the clock stepped back far, or the burst was lowered
+      state, ahead = pack('>I8I4', now + full + slack, full_rest), true
+    end
     return state, false, from + 12
   end
   local missing, missing_rest = full - tokens, full_rest - rest

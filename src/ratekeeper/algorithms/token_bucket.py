@@ -39,13 +39,11 @@ __all__ = ["EMPTY", "backlog", "debt", "decide", "delay", "refund", "remaining",
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     now *= limit.drain
-    tokens = limit.full
+    tokens = limit.full - cost * limit.unit
     if state > now:
         tokens -= state - now
-        if tokens < 0:  # the clock stepped back, or the burst was lowered: an empty bucket is the worst
-            tokens = 0
-            state = now + limit.full
-    tokens -= cost * limit.unit
     if tokens < 0:
+        if state > now + limit.ceiling:  # the clock stepped back far, or the burst was lowered
+            state = now + limit.ceiling
         return state, False
     return now + limit.full - tokens, True

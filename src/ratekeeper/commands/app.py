@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ratekeeper.commands.check import check
+from ratekeeper.commands.doctor import doctor
 from ratekeeper.commands.explain import explain
 from ratekeeper.commands.info import info
 from ratekeeper.commands.keys import keys, peek, reset
@@ -28,6 +29,7 @@ STORE = "Stores"
 LAB = "The lab"
 
 app.command(rich_help_panel=SERVICE)(serve)
+app.command(rich_help_panel=SERVICE)(doctor)
 app.command(rich_help_panel=RULES)(check)
 app.command(rich_help_panel=RULES)(explain)
 app.command("try", rich_help_panel=RULES)(trial)

@@ -45,13 +45,16 @@ def replay(
         str | None,
         typer.Option(metavar="SHARE", help="Suggest limits that refuse at most this share of clients, '0.1%'."),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="auto, common (includes combined) or json.")] = "auto",
+    format: Annotated[str, typer.Option("--format", help="auto, common (includes combined), vhost or json.")] = "auto",
     field: Annotated[
         list[str] | None, typer.Option(help="Name of a JSON field, 'client=remote_addr'. May be repeated.")
     ] = None,
     zone: Annotated[
         str, typer.Option(help="Time zones of timestamps: auto, written (use them) or ignored (read as UTC).")
     ] = "auto",
+    sort: Annotated[
+        bool, typer.Option("--sort", help="Sort all lines by time first, for logs whose lines are in no order.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="Show N clients and N paths.")] = 20,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Replace the names of clients by numbers.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write an interactive report.")] = None,
@@ -95,6 +98,7 @@ def replay(
                 fields=dict(split_field(text) for text in field or ()),
                 zone=zone,
                 suggest=parse_share(suggest) if suggest else None,
+                sort=sort,
                 top=top,
                 anonymous=anonymous,
                 progress=progress,

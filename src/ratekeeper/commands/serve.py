@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,10 @@ def serve(
         int, typer.Option(min=1, max=256, help="Number of processes; together they keep each limit exactly.")
     ] = 1,
     store: Annotated[
-        str | None, typer.Option(help="Store URL, overrides the rules file: memory://, shm://NAME, redis://...")
+        str | None,
+        typer.Option(
+            envvar="RATEKEEPER_STORE", help="Store URL, overrides the rules file: memory://, shm://NAME, redis://..."
+        ),
     ] = None,
     envoy_config: Annotated[Path | None, typer.Option(help="Limits from an envoyproxy/ratelimit file.")] = None,
     token: Annotated[
@@ -34,11 +38,31 @@ def serve(
     admin_token: Annotated[
         str | None, typer.Option(envvar="RATEKEEPER_ADMIN_TOKEN", help="Token required for admin changes.")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="Name by which browsers may call the service; may be repeated.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain (PEM): every listener then speaks TLS only.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Authorities (PEM) that must have signed the certificates of clients.")
+    ] = None,
     drain: Annotated[
         float, typer.Option(min=0, max=600, help="Seconds to stay open after reporting 'not ready'.")
     ] = 0.0,
     state: Annotated[Path | None, typer.Option(help="Directory that keeps overrides across restarts.")] = None,
     log_format: Annotated[str, typer.Option(help="Format of log lines: text or json.")] = "text",
+    resp_idle: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds after which an idle connection of a Redis client is closed; 0: never."),
+    ] = 900.0,
+    max_limits: Annotated[
+        int, typer.Option(min=1, max=65_536, help="Number of different limits that callers may name.")
+    ] = 1024,
+    table_memory: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Megabytes that the limits named by callers may take in all.")
+    ] = 256,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up message.")] = False,
 ) -> None:
     """Run the rate limit service for HTTP clients, proxies, Envoy and Redis clients.
@@ -48,24 +72,35 @@ def serve(
     ratekeeper serve rules.toml --workers 4 --grpc 127.0.0.1:8081 --resp 127.0.0.1:6380
     ratekeeper serve --envoy-config ratelimit.yaml --http off --grpc 0.0.0.0:8081
 
-    SIGHUP reloads the rules.  SIGTERM finishes the requests in progress, then exits.
+    SIGHUP reloads the rules and the certificates.  SIGTERM finishes the requests in progress, then exits.
     """
-    from ratekeeper.service.options import Options
+    from ratekeeper.service.options import Bounds, Options, check_token
 
     with report_errors():
         set_up_logs(log_format)
+        for name in ("RATEKEEPER_TOKEN", "RATEKEEPER_ADMIN_TOKEN"):
+            check_token(os.environ.get(name), name)
+        link_token = ""
+        if admin_token is None and http != "off":
+            link_token = admin_token = secrets.token_urlsafe(24)
         options = Options(
             rules=rules, envoy_config=envoy_config, http=None if http == "off" else http, grpc=grpc, resp=resp,
             store=store, workers=workers, token=token, admin_token=admin_token, drain=drain, state=state,
-            log_format=log_format,
+            log_format=log_format, allowed_hosts=tuple(allowed_host or ()),
+            tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca,
+            bounds=Bounds(resp_idle_for=resp_idle, names=max_limits, tables=table_memory * 1_048_576),
         )  # fmt: skip
         from ratekeeper.service.start import start
 
-        raise typer.Exit(start(options, (lambda addresses: None) if quiet else greeting(options)))
+        raise typer.Exit(start(options, (lambda addresses: None) if quiet else greeting(options, link_token)))
 
 
-def greeting(options: Any) -> Any:
-    """Return the function that prints what to open and what to type, once the service listens."""
+def greeting(options: Any, link_token: str = "") -> Any:
+    """Return the function that prints what to open and what to type, once the service listens.
+
+    ``link_token`` is the admin token if it was made up for this run: the link to the dashboard carries it.  It is not
+    printed among JSON lines, because those are kept.
+    """
 
     def print_greeting(addresses: dict[str, tuple[str, int]]) -> None:
         def address(name: str) -> str:
@@ -75,21 +110,26 @@ def greeting(options: Any) -> Any:
 
         lines = [f"ratekeeper is ready (process {os.getpid()})"]
         if "http" in addresses:
-            url = f"http://{address('http')}"
+            scheme, curl = ("http", "curl") if options.tls_cert is None else ("https", "curl --cacert CA.pem")
+            if options.tls_client_ca is not None:
+                curl += " --cert CLIENT.pem"
+            url = f"{scheme}://{address('http')}"
+            fragment = f"#admin={link_token}" if link_token and options.log_format != "json" else ""
             auth = ' -H "authorization: Bearer $RATEKEEPER_TOKEN"' if options.token else ""
             body = """'{"key":"me","limit":"3/minute"}'"""
             lines += [
-                f"  dashboard  {url}/",
-                f"  try it     curl -s{auth} {url}/v1/check -d {body}",
-                f"  see 429    for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n'{auth} "
+                f"  dashboard  {url}/{fragment}",
+                f"  try it     {curl} -s{auth} {url}/v1/check -d {body}",
+                f"  see 429    for i in 1 2 3 4 5; do {curl} -s -o /dev/null -w '%{{http_code}}\\n'{auth} "
                 f"'{url}/v1/check?deny_status=429' -d {body}; done",
-                f"  headers    curl -si{auth} {url}/v1/auth -H 'x-original-uri: /api/search'",
+                f"  headers    {curl} -si{auth} {url}/v1/auth/path/api/search",
             ]
         if options.rules is not None:
             lines.append(f"  reload     edit {options.rules}, then kill -HUP {os.getpid()}")
         if "resp" in addresses:
             host, port = addresses["resp"]
-            lines.append(f"  Redis      redis-cli -h {host} -p {port} CL.THROTTLE me 2 3 60")
+            tls = "" if options.tls_cert is None else " --tls --cacert CA.pem"
+            lines.append(f"  Redis      redis-cli{tls} -h {host} -p {port} CL.THROTTLE me 2 3 60")
         if "grpc" in addresses:
             lines.append(f"  Envoy      envoy.service.ratelimit.v3.RateLimitService at {address('grpc')}")
         err.print("\n".join(lines), markup=False, soft_wrap=True)

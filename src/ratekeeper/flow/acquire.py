@@ -6,7 +6,7 @@ from ratekeeper.decision import Decision
 from ratekeeper.errors import Closed, StoreUnavailable
 from ratekeeper.flow.effects import Ask, Sleep, Turn
 from ratekeeper.flow.queue import predict_wait
-from ratekeeper.flow.settle import ask, give_back
+from ratekeeper.flow.settle import ask, end, give_back, hold
 from ratekeeper.limit import empty_state
 from ratekeeper.units import SECOND
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ratekeeper.check import Check, Plan
     from ratekeeper.clock import Clock
     from ratekeeper.flow.effects import Flow
+    from ratekeeper.flow.lease_renewal import LeaseRenewer
     from ratekeeper.flow.queue import WaitQueue
 
 
@@ -26,14 +27,27 @@ SHORTEST_RETRY = 1_000
 LONGEST_RETRY = 32_000
 
 
-def acquire(queue: WaitQueue, check: Check, patience: int | None, clock: Clock, priority: int = 0) -> Flow[Decision]:
+def acquire(
+    queue: WaitQueue,
+    check: Check,
+    patience: int | None,
+    clock: Clock,
+    priority: int = 0,
+    renewer: LeaseRenewer | None = None,
+) -> Flow[Decision]:
     """Wait for a turn on one check: see ``acquire_plan``."""
-    (decision,) = yield from acquire_plan(queue, check.key, (check,), patience, clock, priority)
+    (decision,) = yield from acquire_plan(queue, check.key, (check,), patience, clock, priority, renewer)
     return decision
 
 
 def acquire_plan(
-    queue: WaitQueue, key: Hashable, plan: Plan, patience: int | None, clock: Clock, priority: int = 0
+    queue: WaitQueue,
+    key: Hashable,
+    plan: Plan,
+    patience: int | None,
+    clock: Clock,
+    priority: int = 0,
+    renewer: LeaseRenewer | None = None,
 ) -> Flow[tuple[Decision, ...]]:
     """Wait for a turn in the queue of ``key``; refuse at once if it would come after ``patience`` microseconds.
 
@@ -42,6 +56,7 @@ def acquire_plan(
     began = clock.nanos() // 1000
     waiter = queue.join(key, tuple([check.cost for check in plan]), priority)
     served = False
+    is_leased = any(check.lease for check in plan)
     try:
         retry = SHORTEST_RETRY
         wait: int | None = 0 if is_possible(plan) else None
@@ -61,7 +76,7 @@ def acquire_plan(
         while True:
             if queue.closed:
                 raise Closed(queue.closed)
-            decisions = yield from ask("check", plan)
+            decisions = yield from hold(plan, renewer) if is_leased else ask("check", plan)
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
             allowed = all(decisions)
             wait = longest([decision.delay if allowed else decision.retry_after for decision in decisions])
@@ -69,8 +84,8 @@ def acquire_plan(
                 wait, retry = next_attempt(plan, decisions, wait, retry, left)
             is_denied = any(decision.reason.startswith("deny") for decision in decisions)
             if wait is None or (left is not None and wait > left) or is_denied:
-                if allowed:  # admitted to a leaky bucket, but its turn comes too late
-                    yield from give_back(plan, decisions[0])
+                if allowed:  # too late: the turn in a leaky bucket, or the answer of the store
+                    yield from undo(plan, decisions, renewer)
                     return postponed(decisions, wait)
                 return decisions
             if allowed:
@@ -83,10 +98,20 @@ def acquire_plan(
         try:
             yield Sleep(wait)
         except BaseException:
-            yield from give_back(plan, decisions[0])
+            yield from undo(plan, decisions, renewer)
             raise
         return tuple([Decision(True, each.limit, each.remaining, 0.0, each.reset_after, 0.0) for each in decisions])
     return decisions
+
+
+def undo(plan: Plan, decisions: tuple[Decision, ...], renewer: LeaseRenewer | None) -> Flow[None]:
+    """Give back what a plan took."""
+    rates = tuple([check for check in plan if not check.lease])
+    if rates:
+        yield from give_back(rates, decisions[0])
+    for check, decision in zip(plan, decisions, strict=True):
+        if check.lease:
+            yield from end(check, decision, renewer)  # type: ignore[arg-type]
 
 
 def is_possible(plan: Plan) -> bool:

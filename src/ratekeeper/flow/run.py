@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ratekeeper.flow.acquire import acquire
 from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.flow.lease_renewal import renewer_of
 from ratekeeper.flow.queue import WaitQueue
-from ratekeeper.flow.settle import ask
+from ratekeeper.flow.settle import ask, hold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,8 +45,12 @@ class FlowRunner(AnyRunner):
     def ask(self, operation: str, check: Check) -> Decision:
         return drive(ask(operation, (check,)), self.store, self.store.clock, self.queue)[0]
 
+    def hold(self, check: Check) -> Decision:
+        return drive(hold((check,), renewer_of(self.store)), self.store, self.store.clock, self.queue)[0]
+
     def acquire(self, check: Check, patience: int | None, priority: int) -> Decision:
-        flow = acquire(self.queue, check, patience, self.store.clock, priority)
+        renewer = renewer_of(self.store) if check.lease else None
+        flow = acquire(self.queue, check, patience, self.store.clock, priority, renewer)
         return drive(flow, self.store, self.store.clock, self.queue)
 
 
@@ -60,6 +65,10 @@ class AsyncFlowRunner(AnyRunner):
     async def ask(self, operation: str, check: Check) -> Decision:
         return (await adrive(ask(operation, (check,)), self.store, self.store.clock, self.queue))[0]
 
+    async def hold(self, check: Check) -> Decision:
+        return (await adrive(hold((check,), renewer_of(self.store)), self.store, self.store.clock, self.queue))[0]
+
     async def acquire(self, check: Check, patience: int | None, priority: int) -> Decision:
-        flow = acquire(self.queue, check, patience, self.store.clock, priority)
+        renewer = renewer_of(self.store) if check.lease else None
+        flow = acquire(self.queue, check, patience, self.store.clock, priority, renewer)
         return await adrive(flow, self.store, self.store.clock, self.queue)

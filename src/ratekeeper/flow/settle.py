@@ -1,20 +1,23 @@
-"""Ask the store with its fallback, give back what was taken, settle a reservation, renew a lease.  No I/O."""
+"""Ask the store with its fallback, give back what was taken, settle a reservation; take, renew and end leases.  No I/O.
+
+A lease that was asked for and is not held is always withdrawn: after an error, a cancellation, or no answer in time.
+"""
 
 from __future__ import annotations
 
 from ratekeeper.check import Check
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.flow.effects import Ask
-from ratekeeper.limit import MOST_LEASES, doubled
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from ratekeeper.check import Plan
+    from ratekeeper.check import LeaseCheck, Plan
     from ratekeeper.decision import Decision
     from ratekeeper.flow.effects import Flow
+    from ratekeeper.flow.lease_renewal import LeaseRenewer
 
 
 def ask(operation: str, plan: Plan, *arguments: object) -> Flow[Any]:
@@ -34,8 +37,10 @@ def give_back(plan: Plan, decision: Decision) -> Flow[Any]:
     return (yield from ask("refund", plan, decision.at))
 
 
-def settle(check: Check, reserved: Decision, actual: int) -> Flow[Decision]:
+def settle(check: Check, reserved: Decision, actual: int, renewer: LeaseRenewer | None = None) -> Flow[Decision]:
     """Charge or give back the difference between what was reserved and what was used."""
+    if check.lease and actual < check.cost:
+        return (yield from end(check, reserved, renewer, actual))  # type: ignore[arg-type]
     if actual < check.cost:
         (decision,) = yield from give_back((with_cost(check, check.cost - actual),), reserved)
     elif actual > check.cost:
@@ -45,30 +50,69 @@ def settle(check: Check, reserved: Decision, actual: int) -> Flow[Decision]:
     return decision
 
 
-def renew(check: Check, lease: Decision, has_room: bool = True) -> Flow[Decision]:
-    """Restart the period of ``lease``; refused if it had ended and others have taken its place.
+def hold(plan: Plan, renewer: LeaseRenewer | None, *, keep: bool = True) -> Flow[tuple[Decision, ...]]:
+    """Check a plan with leases, all or nothing.  The renewer renews what the store gave, if ``keep`` says so."""
+    leases: Any = [check for check in plan if check.lease]
+    try:
+        decisions = yield Ask("check", plan)
+    except StoreUnavailable as error:
+        if error.charged is not False or len(plan) > 1:  # a part of the plan may have been taken
+            withdraw(leases, renewer)
+        return (yield Ask("fall_back", "check", error, plan))
+    except BaseException as error:  # cancelled, interrupted: the store may have been asked
+        if renewer is None and not isinstance(error, GeneratorExit):
+            yield Ask("end_leases", tuple([lease.having(0, 0) for lease in leases]))
+        withdraw(leases, renewer)
+        raise
+    if keep and renewer is not None and all(decisions):
+        for lease in leases:
+            renewer.keep(lease)
+    return decisions
 
-    The new lease is taken beside the old one, under a limit that has room for both, and then the old one is ended.
-    In between other callers see one lease too many, never one too few.  If the store has no room for such a limit, the
-    old lease is ended first.
+
+def end(lease: LeaseCheck, decision: Decision, renewer: LeaseRenewer | None, kept: int = 0) -> Flow[Decision]:
+    """Give back all places of a lease but ``kept``; if the store is away, the renewer does it later."""
+    if decision.reason:
+        (answer,) = yield Ask("fall_back", "end_leases", None, (lease.having(kept, 0),))
+        return answer
+    is_unsure = renewer is not None and renewer.drop(lease)
+    if renewer is not None and kept and lease.lasts:
+        renewer.keep(lease.having(kept, lease.lasts))
+    try:
+        (answer,) = yield Ask("end_leases", (lease.having(kept, lease.lasts if is_unsure and not kept else 0),))
+    except StoreUnavailable as error:
+        if not kept:
+            withdraw([lease], renewer)
+        (answer,) = yield Ask("fall_back", "peek", error, (lease,))
+    except BaseException:
+        if not kept:
+            withdraw([lease], renewer)
+        raise
+    return answer
+
+
+def renew(lease: LeaseCheck, decision: Decision, renewer: LeaseRenewer | None) -> Flow[tuple[LeaseCheck, Decision]]:
+    """Restart the period of a lease; refused if it had ended and others have taken its place.
+
+    Returns the lease too: one that the fallback gave has another id on the store, where its own may be withdrawn.
     """
-    limit: Any = check.limit
-    if not has_room or 2 * limit.count > MOST_LEASES:
-        yield from give_back((check,), lease)
-        (renewed,) = yield from ask("check", (check,))
-        return renewed
-    wide = Check(check.space, check.key, doubled(limit), check.cost, check.on_store_error)
-    (renewed,) = yield from ask("check", (wide,))
-    # If the store failed or recovered since, the other one decided, whose clock is another: it does not have the lease.
-    in_force = bool(renewed.reason) == bool(lease.reason) and renewed.at - lease.at < limit.micros
-    if not renewed:
-        return lease if in_force else renewed
-    if in_force:
-        yield from give_back((check,), lease)
-        return renewed
-    yield from give_back((wide,), renewed)
-    (renewed,) = yield from ask("check", (check,))
-    return renewed
+    asked = lease.renamed() if decision.reason else lease
+    for_ever = renewer is not None and renewer.is_for_ever(lease)
+    (renewed,) = yield from hold((asked,), renewer)
+    if decision.reason:  # given by the fallback, and held once, whoever has it now
+        yield Ask("fall_back", "end_leases", None, (lease.having(0, 0),))
+    elif renewed.reason:
+        withdraw([lease], renewer)
+    if for_ever and renewed and not renewed.reason:
+        renewer.keep_for_ever(asked)  # type: ignore[union-attr]
+    if not renewed and renewer is not None:
+        renewer.drop(asked)
+    return asked, renewed
+
+
+def withdraw(leases: list[LeaseCheck], renewer: LeaseRenewer | None) -> None:
+    if renewer is not None:
+        renewer.withdraw(leases)
 
 
 def with_cost(check: Check, cost: int) -> Check:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ratekeeper.rules.rule import Rule
 
     Field = tuple[bytes, bytes]
+    TextField = tuple[str, str]
     Limits = Sequence[tuple["LimitLabel", Decision]]
     Dialect = Callable[["LimitLabel", int, float, int, Limits], list[Field]]
 
@@ -72,20 +73,24 @@ class LimitLabel:
             self.policy = b'%b;q=%d;qu="concurrent-requests"' % (self.item, limit.count)
             self.old_policy = b"%d" % limit.count
         self.policy_field = (b"ratelimit-policy", self.policy)
-        self.usual_fields: dict[int, tuple[Field, ...]] = {}  # by what remains
+        self.usual_fields: dict[int, tuple[tuple[Field, ...], tuple[TextField, ...]]] = {}  # by what remains
         self.refusals: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}  # by wait, remaining, reset
         self.hidden = limit.is_unlimited or not rule.headers
         self.warn_below = -1 if rule.warn_at is None else limit.capacity - ceil(limit.capacity * rule.warn_at)
         self.warns = rule.warn_at is not None
 
-    def make_usual_fields(self, left: int) -> tuple[Field, ...]:
-        """Make the usual fields for what is left, and cache them: most responses have one of few numbers."""
+    def make_usual_fields(self, left: int) -> tuple[tuple[Field, ...], tuple[TextField, ...]]:
+        """Make the usual fields for what is left, and cache them: most responses have one of few numbers.
+
+        They are made as bytes for ASGI, and as text for WSGI.
+        """
         if len(self.usual_fields) >= MOST_CACHED:
             self.usual_fields.clear()
         ratelimit = b"%b;r=%d;t=%d" % (self.item, left, effective_window(self, left, 0.0))
         remaining = (b"x-ratelimit-remaining", b"%d" % left)
-        self.usual_fields[left] = fields = (self.limit_field, remaining, (b"ratelimit", ratelimit))
-        return fields
+        fields = (self.limit_field, remaining, (b"ratelimit", ratelimit))
+        self.usual_fields[left] = made = fields, tuple([field_text(field) for field in fields])
+        return made
 
     def make_refusal(self, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
         """Make the usual fields and body of a refusal, and cache them: they are the same for a second."""
@@ -104,6 +109,11 @@ class LimitLabel:
         )
         self.refusals[wait, left, reset_at] = fields, body
         return fields, body
+
+
+def field_text(field: Field) -> TextField:
+    name, value = field
+    return name.decode("latin-1"), value.decode("latin-1")
 
 
 def quoted(name: str) -> bytes:

@@ -12,11 +12,14 @@ from time import time
 from typing import TYPE_CHECKING
 
 from ratekeeper.decision import Verdict
-from ratekeeper.http.headers import EXPOSED, JSON, NO_STORE, binding, warning
+from ratekeeper.http.headers import EXPOSED, JSON, NO_STORE, binding, field_text, warning
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from ratekeeper.check import LeaseCheck
     from ratekeeper.decision import Decision
-    from ratekeeper.http.headers import Field, LimitLabel
+    from ratekeeper.http.headers import Field, LimitLabel, TextField
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.counter import TierLimit
     from ratekeeper.rules.rule import Rule
@@ -44,9 +47,9 @@ MEDIA = {
 
 
 class VerdictNotes:
-    """Details that only some verdicts carry: grace, shadow results, why a request was blocked."""
+    """Details that only some verdicts carry: grace, shadow results, leases, why a request was blocked."""
 
-    __slots__ = ("blocked_for", "graced", "refuser", "shadow", "unenforced")
+    __slots__ = ("blocked_for", "graced", "leases", "refuser", "shadow", "unenforced")
 
     def __init__(
         self,
@@ -54,12 +57,14 @@ class VerdictNotes:
         graced: tuple[str, ...] = (),
         shadow: tuple[str, ...] = (),
         unenforced: tuple[tuple[TierLimit, Decision], ...] = (),
+        leases: tuple[tuple[TierLimit, LeaseCheck], ...] = (),
         refuser: Rule | None = None,
         blocked_for: float = 0.0,
     ) -> None:
         self.graced = graced  # rules that would have refused the request, but had grace left
         self.shadow = shadow  # rules that would have refused the request if they were enforced
         self.unenforced = unenforced  # the decision of each rule that is not enforced
+        self.leases = leases  # the rule's limit and the lease of each concurrency limit that was taken
         self.refuser = refuser  # the rule that refused the request without a limit's decision
         self.blocked_for = blocked_for  # seconds
 
@@ -169,6 +174,15 @@ class HttpVerdict(Verdict):
             self._headers = self._make_headers()
         return self._headers
 
+    @property
+    def text_headers(self) -> list[TextField]:
+        """``headers`` as text, for WSGI and the frameworks that want text."""
+        if self._headers is None and self.response.is_usual and self.answers and not self.reason:
+            usual = self._usual_headers(as_text=True)
+            if usual is not None:
+                return usual
+        return [field_text(field) for field in self.headers]
+
     def _make_headers(self) -> list[Field]:
         response = self.response
         fields: list[Field] = []
@@ -198,8 +212,8 @@ class HttpVerdict(Verdict):
             fields += self._cors()
         return fields
 
-    def _usual_headers(self) -> list[Field] | None:
-        """The hot path: the usual dialects, if every limit is of a usual kind."""
+    def _usual_headers(self, as_text: bool = False) -> Any:
+        """The hot path: the usual dialects, if every limit is of a usual kind; else None."""
         policies = []
         least = 2.0
         for entry, decision in self.answers:
@@ -210,10 +224,14 @@ class HttpVerdict(Verdict):
             left = decision.remaining
             if left * label.weight < least:
                 least, bound, bound_left, bound_decision = left * label.weight, label, left, decision
-        fields = bound.usual_fields.get(bound_left) or bound.make_usual_fields(bound_left)
+        fields, texts = bound.usual_fields.get(bound_left) or bound.make_usual_fields(bound_left)
+        reset_at = ceil(time() + bound_decision.reset_after)
+        if as_text:
+            policy = b", ".join(policies).decode("latin-1")
+            return [*texts, ("x-ratelimit-reset", str(reset_at)), ("ratelimit-policy", policy)]
         return [
             *fields,
-            (b"x-ratelimit-reset", b"%d" % ceil(time() + bound_decision.reset_after)),
+            (b"x-ratelimit-reset", b"%d" % reset_at),
             bound.policy_field if len(policies) == 1 else (b"ratelimit-policy", b", ".join(policies)),
         ]
 
@@ -246,7 +264,8 @@ class HttpVerdict(Verdict):
                 fields.append((b"access-control-allow-credentials", b"true"))
         return fields
 
-    def _refusing_limit(self) -> LabelledDecision | None:
+    @property
+    def refusing_limit(self) -> LabelledDecision | None:
         """Of the limits that may be shown, the one that refused with the longest wait."""
         refusing = [pair for pair in self.limits if not pair[0].hidden and not pair[1].allowed]
         return binding(refusing) if refusing else None
@@ -265,7 +284,7 @@ class HttpVerdict(Verdict):
         form = self.response.body
         if form == "none":
             return b""
-        refusing = self._refusing_limit()
+        refusing = self.refusing_limit
         message = self._message_about(refusing)
         if form == "text":
             return message.encode() + b"\n"
@@ -298,7 +317,7 @@ class HttpVerdict(Verdict):
     @property
     def message(self) -> str:
         """The text that a refused client reads."""
-        return self._message_about(self._refusing_limit())
+        return self._message_about(self.refusing_limit)
 
     def _message_about(self, refusing: LabelledDecision | None) -> str:
         rule = refusing[0].rule if refusing is not None else self.notes.refuser

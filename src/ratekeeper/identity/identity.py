@@ -5,6 +5,9 @@ A source names where a part comes from: ``ip``, ``user``, ``api_key``, ``tier``,
 itself) or ``function:NAME``.  If a request lacks a part, the client's address replaces it, under a tag of its own.  So
 a client without an identity is counted by address: it is never left out, and never in another client's counter.
 
+``name_of`` is the one place where a value of the application, a function or a token becomes a name.  A value that names
+no client raises: it never becomes another identity.
+
 Law: no I/O; two different subjects never have the same key.
 """
 
@@ -13,10 +16,11 @@ from __future__ import annotations
 from hashlib import blake2b, sha256
 from typing import Any
 
-from ratekeeper.errors import did_you_mean
+from ratekeeper.errors import InvalidInput, InvalidKey, did_you_mean
 from ratekeeper.identity.address import Addresses, ClientAddress
 from ratekeeper.identity.jwt import NO_CLAIMS
 from ratekeeper.identity.request import Request
+from ratekeeper.keys import KINDS, advice, encode, is_uuid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ EXAMPLES = {
     "app": "app:user",
     "function": "function:NAME",
 }
+SUBJECT = "ratekeeper.subject"  # the fact that the function of a route's limit returned
 MISSING: Any = object()
 LONGEST_PART = 512
 MOST_CACHED = 1024  # digests of secrets
@@ -85,8 +90,8 @@ class Identity:
             raw = self._raw_api_key if kind == "api_key" else self._raw_source(source)
             return lambda caller: self._name_of_secret(raw(caller))
         if kind in ("jwt", "app", "function"):
-            read = self._verified_source(kind, name)
-            return lambda caller: tagged(read(caller))
+            read, place = self._verified_source(kind, name), place_of(kind, name)
+            return lambda caller: name_of(read(caller), place)
         return PLAIN_PARTS[kind]
 
     def add_user_source(self, source: str) -> None:
@@ -95,9 +100,11 @@ class Identity:
 
     def unverified(self, by: Sequence[object]) -> str | None:
         """Return the first source in ``by`` that a client may make up: with a new value it becomes a new client."""
-        if self._api_keys is not None:  # only listed keys are believed
-            return None
         for source in by:
+            if source == "host":
+                return "host"
+            if self._api_keys is not None:  # only listed keys are believed
+                continue
             for name in [name for name, _ in self.user_sources] if source == "user" else [source]:
                 if isinstance(name, str) and name.startswith(("header:", "cookie:", "query:", "api_key")):
                     return name
@@ -117,13 +124,14 @@ class Identity:
                 return tier
         return self._tier_default
 
-    def _verified_source(self, kind: str, name: str) -> Reader:
+    def _verified_source(self, kind: str, name: str) -> Callable[[Caller], Any]:
+        """Return the function that reads a value of any type, which is still to be checked."""
         if kind == "jwt":
-            return lambda caller: scalar(caller.claims.get(name))
+            return lambda caller: in_tuples(caller.claims.get(name))
         if kind == "app":
-            return lambda caller: scalar((caller.request.facts or NO_CLAIMS).get(name))
+            return lambda caller: (caller.request.facts or NO_CLAIMS).get(name)
         function = self._functions[name]
-        return lambda caller: scalar(function(caller.request))
+        return lambda caller: function(caller.request)
 
     def _tier_source(self, source: str) -> Reader:
         kind, _, name = source.partition(":")
@@ -131,7 +139,8 @@ class Identity:
             return self._tier_of_key
         if kind == "header":
             return lambda caller: self._tier_of_proxy(caller, name.lower().encode("latin-1"))
-        return self._verified_source(kind, name)
+        read, place = self._verified_source(kind, name), place_of(kind, name)
+        return lambda caller: tier_name(read(caller), place)
 
     def _raw_source(self, source: str) -> Reader:
         kind, _, name = source.partition(":")
@@ -250,7 +259,7 @@ def key_of(
 
     def reader(source: str | Callable[[Request], Any]) -> tuple[Reader, bool]:
         if callable(source):
-            return lambda caller: tagged(scalar(source(caller.request))), True
+            return lambda caller: name_of(source(caller.request), "by"), True
         if source == "route":
             return lambda caller: caller.request.route or template, False
         return identity.source(source), source not in SHARED
@@ -282,18 +291,67 @@ def source_advice(source: str, plain: Sequence[str], named: Sequence[str]) -> st
     return did_you_mean(kind, [*plain, *named]).strip()
 
 
-def tagged(name: str | None) -> str | None:
-    """Tag a verified name, so that it never equals the digest of a secret."""
-    return "user:" + name if name else None
+def place_of(kind: str, name: str) -> str:
+    """Where a value came from, for errors about it."""
+    if kind == "app":
+        return "by" if name == SUBJECT else f"facts[{name!r}]"
+    return f"{kind}:{name}"  # of a token or a function
 
 
-def scalar(value: object) -> str | None:
-    """Text, or a whole number as text; None for any other value, which identifies no client."""
+def name_of(value: Any, place: str) -> str | None:
+    """The text that names a client, injectively; None for None and empty text, which name nobody.
+
+    The tag before the colon keeps a number apart from the same digits as text, and both from digests of secrets.
+    Anything that is no key raises InvalidKey.
+    """
+    if value is None:
+        return None
     if isinstance(value, str):
-        return value if len(value) <= LONGEST_PART else "digest:" + sha256(value.encode("utf-8", "replace")).hexdigest()
+        if not value:
+            return None
+        return "user:" + value if len(value) <= LONGEST_PART else "long:" + digest(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**30:
+        return f"int:{value:d}"
+    if is_uuid(value):
+        return f"uuid:{value}"
+    try:
+        return "bytes:" + encode(value).hex()  # type: ignore[union-attr]
+    except InvalidKey:
+        raise InvalidKey(
+            f"{place}: expected {KINDS} that names the client, or None to count it by address, "
+            f"got {kind_of(value)}.{advice(value)}"
+        ) from None
+
+
+def tier_name(value: Any, place: str) -> str | None:
+    """The name of a tier; None is the default tier."""
+    if value is None or isinstance(value, str):
+        return value or None
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value) if abs(value) < 10**30 else None
-    return None
+        return f"{value:d}"
+    raise InvalidInput(f"{place}: expected text that names a tier, or None for the default tier, got {kind_of(value)}.")
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value that is not shown, as it may be a secret."""
+    is_empty = isinstance(value, (bytes, bytearray, memoryview, tuple)) and not len(value)
+    return f"{'empty ' if is_empty else ''}{type(value).__name__}"
+
+
+def written(name: str | None) -> str | None:
+    """The name as a rules file can write it, where a number or a UUID is text."""
+    if name is not None and name.startswith(("int:", "uuid:")):
+        return "user:" + name.partition(":")[2]
+    return name
+
+
+def in_tuples(value: Any) -> Any:
+    """A value of JSON, its lists as tuples."""
+    return tuple(map(in_tuples, value)) if isinstance(value, list) else value
+
+
+def digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def bearer(text: str | None) -> str | None:

@@ -102,7 +102,7 @@ class Tokens:
         if self.jwks is not None:
             try:
                 key_id = self.jwt.get_unverified_header(text).get("kid")
-            except self.jwt.PyJWTError:
+            except (self.jwt.PyJWTError, RecursionError):  # a client can nest lists as deep as it likes
                 return NO_CLAIMS
             key = self.keys.get(key_id) or (
                 next(iter(self.keys.values())) if len(self.keys) == 1 and key_id is None else None
@@ -120,7 +120,7 @@ class Tokens:
                 leeway=self.leeway,
                 options={"verify_aud": self.audience is not None, "verify_iss": self.issuer is not None},
             )
-        except (self.jwt.PyJWTError, ValueError, TypeError, NotImplementedError):
+        except (self.jwt.PyJWTError, ValueError, TypeError, NotImplementedError, RecursionError):
             return NO_CLAIMS
         return claims
 

@@ -16,12 +16,25 @@ class Request:
     """A request to decide: ``Request(method="GET", path="/search", peer="203.0.113.9")``.
 
     ``path`` is that of the request line, still percent-encoded; if the server has decoded it, pass ``decoded=True``.
+    ``root_path`` is the part of it under which the application is mounted; rules match what follows.
     ``peer`` is the address at the other end of the socket, None for a UNIX socket.  ``route`` is the framework's
     template of the matched route.  ``size`` is the length of the body in bytes, in place of Content-Length.
     ``facts`` are what the application itself has verified: ``{"user": "42", "tier": "paid"}``.
     """
 
-    __slots__ = ("_host", "decoded", "facts", "headers", "method", "path", "peer", "query", "route", "size")
+    __slots__ = (
+        "_host",
+        "decoded",
+        "facts",
+        "headers",
+        "method",
+        "path",
+        "peer",
+        "query",
+        "root_path",
+        "route",
+        "size",
+    )
     method: str
     path: str
     peer: str | None
@@ -32,6 +45,7 @@ class Request:
     query: bytes
     decoded: bool
     facts: Mapping[str, Any] | None
+    root_path: str
 
     def __init__(
         self,
@@ -46,6 +60,7 @@ class Request:
         query: str | bytes = b"",
         decoded: bool = False,
         facts: Mapping[str, Any] | None = None,
+        root_path: str = "",
     ) -> None:
         if not (isinstance(method, str) and isinstance(path, str) and (peer is None or isinstance(peer, str))):
             raise InvalidInput(
@@ -69,6 +84,7 @@ class Request:
         self.query = octets(query) or octets(path_query)
         self.decoded = decoded
         self.facts = facts
+        self.root_path = root_path
 
     def values(self, name: bytes) -> list[str]:
         """Return the value of each line of a header; ``name`` in lower case.  ``X_Name`` differs from ``X-Name``."""
@@ -138,6 +154,7 @@ def new_request(
     request.query = query
     request.decoded = True
     request.facts = None
+    request.root_path = ""
     return request
 
 

@@ -55,8 +55,8 @@ class ComparisonCounts:
         self.clients: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self.paths: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
 
-    def add(self, block: Block, refusals: Refusals, new_rules: LogDecider) -> None:
-        """Count a block; ``refusals`` are those of the new rules."""
+    def add(self, block: Block, names: list[str], refusals: Refusals, new_rules: LogDecider) -> None:
+        """Count a block, whose clients have these names; ``refusals`` are those of the new rules."""
         new, old = set(refusals.places), set(self.old_rules.decide(block).places)
         self.requests += len(block)
         self.refused_by_both += len(new & old)
@@ -64,7 +64,7 @@ class ComparisonCounts:
             clients, paths = self.clients[kind], self.paths[kind]
             self.requests_changed[kind] += len(changed)
             for place in changed:
-                clients[block.clients[place]] += 1
+                clients[names[place]] += 1
                 paths[new_rules.request_line(block.request_lines[place]).label] += 1
             for counter in (clients, paths):
                 if len(counter) > MOST_NAMES:

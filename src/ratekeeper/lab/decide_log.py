@@ -1,7 +1,7 @@
 """Decide the events of a log with a policy: which would have been refused, by which rule, for how long.
 
-Most rules count by address.  For those, the keys of a client and the rules of a request line are cached, and events are
-decided in batches.  All other events go through ``Policy.check``.  Both paths give the same answers.
+Most rules count by address or by user.  For those, the keys of a client and the rules of a request line are cached, and
+events are decided in batches.  All other events go through ``Policy.check``.  Both paths give the same answers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from ratekeeper.rules.policy import Policy
     from ratekeeper.rules.selection import PreparedChecks, Selection
 
+    Sender = str | tuple[str, str]  # the client, or the client and its user
 MOST_CACHED = 1 << 16
 LONGEST_LABEL = 200
-BY_ADDRESS = frozenset({"ip", "all"})
+BY_SENDER = frozenset({"ip", "all", "user"})
 
 
 class Refusals:
@@ -57,7 +58,7 @@ class SelectionPlan:
 
     def __init__(self, decider: LogDecider, selection: Selection) -> None:
         self.rule_names = tuple([counter.name for counter in selection.counters])
-        self.is_fast = not selection.counters or decider.is_by_address(selection)
+        self.is_fast = not selection.counters or decider.is_by_sender(selection)
         prepared = selection.ready if self.is_fast else None
         self.plan = (
             prepared.plan if prepared is not None and prepared.entries else None
@@ -92,19 +93,23 @@ class RequestLineCache(dict[str, tuple[Any, Any, RequestLine]]):
         return keyed_plan
 
 
-class ClientKeys(dict[str, tuple[str, ...]]):
-    """By client: its keys for one plan."""
+class ClientKeys(dict["Sender", tuple[str, ...]]):
+    """By sender: its keys for one plan."""
 
     def __init__(self, decider: LogDecider, prepared: PreparedChecks) -> None:
         self.identity = decider.policy.compiled.identity
         self.addresses = decider.addresses
         self.key_readers = prepared.keys
 
-    def __missing__(self, client: str) -> tuple[str, ...]:
-        caller = Caller(self.identity, new_request("GET", "/", self.addresses[client], (), b""))
+    def __missing__(self, sender: Sender) -> tuple[str, ...]:
+        client, user = (sender, None) if isinstance(sender, str) else sender
+        request = new_request("GET", "/", self.addresses[client], (), b"")
+        if user is not None:
+            request.facts = {"user": user}
+        caller = Caller(self.identity, request)
         if len(self) >= MOST_CACHED:
             self.clear()
-        self[client] = keys = tuple([read(caller) for read in self.key_readers])
+        self[sender] = keys = tuple([read(caller) for read in self.key_readers])
         return keys
 
 
@@ -136,16 +141,23 @@ class LogDecider:
         self.request_lines = RequestLineCache(self)
         self.selection_plans: dict[Selection, SelectionPlan] = {}
         self.has_hosts = policy.compiled.requests.by_host
+        self.counts_users = any("user" in rule.by for rule in policy.rules)
+        self.counts_addresses = any(not {"user", "all"}.issuperset(rule.by) for rule in policy.rules)
+        user_sources = [source for source, _ in policy.compiled.identity.user_sources] if self.counts_users else []
+        # A log may have headers that name the user; it never has a token.
+        self.user_headers = {source[7:].lower() for source in user_sources if source.startswith("header:")}
+        self.reads_users = all(source.startswith(("app:user", "header:", "jwt:")) for source in user_sources)
         self.is_fast = True  # until a request needs Policy.check
         self.check_each = batch_checker(clock, policy.compiled.fleet, policy.compiled.instance)
         everything = policy.compiled.everything
         self.everything = self.selection_plan(everything) if everything is not None else None
 
-    def is_by_address(self, selection: Selection) -> bool:
+    def is_by_sender(self, selection: Selection) -> bool:
         return (
             selection.ready is not None
             and not self.has_hosts
-            and all(BY_ADDRESS.issuperset(counter.rule.by) for counter in selection.counters)
+            and self.reads_users
+            and all(BY_SENDER.issuperset(counter.rule.by) for counter in selection.counters)
             and all(limits_rate(counter.default) for counter in selection.counters)
         )
 
@@ -168,20 +180,33 @@ class LogDecider:
     def decide(self, block: Block) -> Refusals:
         """Decide the events of a block, and return the refusals."""
         refusals = Refusals()
+        senders = self.senders(block) if self.is_fast else None
         plans: list[tuple[Any, Any, Any]]
-        if self.everything is not None and self.is_fast and not block.facts:
+        if self.everything is not None and senders is not None:
             plans = [(self.everything.plan, self.everything.keys, self.everything)] * len(block)
         else:
             plans = list(map(self.request_lines.__getitem__, block.request_lines))
-        if block.facts or not self.is_fast:
+        if senders is None or not self.is_fast:  # a request line that was not seen before may need Policy.check
             self.decide_one_by_one(block, plans, refusals)
         else:
-            refused = array("q", self.check_each(plans, block.clients, block.times)[2])
+            refused = array("q", self.check_each(plans, senders, block.times)[2])
             refusals.places, refusals.waits = list(refused[::3]), list(refused[2::3])
             refusals.rules = [
                 plans[place][2].rule_names[row] for place, row in zip(refused[::3], refused[1::3], strict=True)
             ]
         return refusals
+
+    def senders(self, block: Block) -> list[Any] | None:
+        """Who sent each event, as far as the rules ask; None: a header must be looked at."""
+        if not block.facts or not self.counts_users:
+            return block.clients
+        senders: list[Sender] = list(block.clients)
+        for place, facts in block.facts.items():
+            if not self.user_headers.isdisjoint(facts):
+                return None
+            if "user" in facts:
+                senders[place] = block.clients[place] if self.counts_addresses else "", facts["user"]
+        return senders
 
     def decide_one_by_one(self, block: Block, plans: list[tuple[Any, Any, RequestLine]], refusals: Refusals) -> None:
         """Decide a block in which some events need ``Policy.check``."""

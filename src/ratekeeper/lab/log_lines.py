@@ -1,5 +1,8 @@
 """Lines of access logs -> events: nginx and Apache common and combined formats, and JSON lines.
 
+In the format ``vhost`` a common or combined line stands behind the name of its virtual host, as in Apache's
+vhost_combined.
+
 Events come in blocks of columns: time, client, request line, and for some events further facts (``user``, ``host``,
 headers).  A line that cannot be read is counted, reported and skipped.
 
@@ -15,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, did_you_mean, shown
-from ratekeeper.lab.log_columns import column_reader, decode
+from ratekeeper.lab.log_columns import MOST_STAMPS, column_reader, decode
 from ratekeeper.lab.timestamps import instant_of, instant_of_stamp, parse_stamp
 from ratekeeper.units import SECOND
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
     Facts = dict[str, str]
 
-FORMATS = ("auto", "common", "json")
+FORMATS = ("auto", "common", "vhost", "json")
 MOST_EXAMPLES = 5  # unreadable lines of each log that are kept for the report
 MOST_SAMPLED = 1000
 # client identity user [time] "request" status bytes "referer" "agent"; a quote within quotes is escaped
@@ -34,6 +37,11 @@ LINE = re.compile(
     r'(?P<client>[^ ]+) [^ ]+ (?P<user>.*?) \[(?P<time>[^\]]{20,40})\] "(?P<request>(?:[^"\\]|\\.)*)"'
     r'(?: (?P<status>\S+)(?: (?P<size>\S+)(?: "(?P<referer>(?:[^"\\]|\\.)*)" "(?P<agent>(?:[^"\\]|\\.)*)")?)?)?'
 )
+
+# The virtual host in front of a line: its port, or the address behind it, tells it from a client.
+HOST = r"[^ \n]+(?::\d+ (?!- )| (?=[0-9A-Fa-f.:]*[.:][0-9A-Fa-f.:]* ))"
+VIRTUAL_HOST = re.compile(HOST)
+VIRTUAL_HOSTS = re.compile(b"^" + HOST.encode(), re.MULTILINE)
 
 # The names of each field in the JSON logs of well-known servers; the first name that is present is used.
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -73,6 +81,11 @@ class Block:
             self.times + other.times, self.clients + other.clients, self.request_lines + other.request_lines, facts
         )
 
+    def add(self, other: Block) -> None:
+        """``followed_by`` in place."""
+        self.facts |= {place + len(self): values for place, values in other.facts.items()}
+        self.extend(other.times, other.clients, other.request_lines)
+
     def append(self, at: int, client: str, request_line: str, facts: Facts) -> None:
         if facts:
             self.facts[len(self)] = facts
@@ -84,6 +97,15 @@ class Block:
         self.times += times
         self.clients += clients
         self.request_lines += request_lines
+
+    def named_by_user(self) -> Block:
+        """The events with the name of the user, where the log has one, instead of the client's address."""
+        clients = self.clients
+        if self.facts:
+            clients = list(clients)
+            for place, facts in self.facts.items():
+                clients[place] = facts.get("user", clients[place])
+        return Block(self.times, clients, self.request_lines, self.facts)
 
     def in_order(self) -> Block:
         """Return the events sorted by time; events of the same instant keep their order."""
@@ -113,12 +135,13 @@ class LineReader:
     format: str = "auto"
     fields: Mapping[str, str] = field(default_factory=dict)
     zone: str = "auto"  # "written": use the zones of the timestamps; "ignored": read all as UTC
-    wants_facts: bool = False  # read headers too, not only the user
+    wants_facts: bool = False  # read headers and the virtual host too, not only the user
     lines: int = 0
     bad: int = 0
     bad_examples: list[BadLine] = field(default_factory=list)
     fact_names: set[str] = field(default_factory=set)  # the facts that the log had so far
     columns: ReadsColumns | None = None  # the fast path
+    instants: dict[str, int] = field(default_factory=dict)  # of timestamps
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -143,6 +166,8 @@ class LineReader:
             return self.read_json(decode(piece).split("\n")[:-1])
         if self.wants_facts:
             return self.read_slow_lines(decode(piece).split("\n")[:-1])
+        if self.format == "vhost":
+            piece = VIRTUAL_HOSTS.sub(b"", piece)
         if self.columns is None:
             self.columns = column_reader(self.zone == "written")
         times, clients, requests, unusual = self.columns.read(piece)
@@ -170,24 +195,36 @@ class LineReader:
     def read_slow_line(self, line: str, block: Block) -> None:
         if not line.strip():
             return
-        match = LINE.match(line)
+        host = VIRTUAL_HOST.match(line) if self.format == "vhost" else None
+        match = LINE.match(line, host.end() if host is not None else 0)
         if match is None:
             self.reject("not an access log line", line)
             return
         try:
-            at = instant_of_stamp(match["time"], self.zone == "written")
+            at = self.instant_of(match["time"])
         except ValueError:
             self.reject("no readable time", line)
             return
         facts: Facts = {}
         if match["user"] != "-":
             facts["user"] = match["user"]
+        if host is not None and self.wants_facts:
+            facts["host"] = without_port(host[0].rstrip())
         if self.wants_facts:
             for name, header in (("referer", "referer"), ("agent", "user-agent")):
                 if match[name] not in (None, "-"):
                     facts[header] = match[name]
         self.fact_names.update(facts)
         block.append(at, match["client"], match["request"], facts)
+
+    def instant_of(self, stamp: str) -> int:
+        """The instant of a timestamp: many lines have the same."""
+        at = self.instants.get(stamp)
+        if at is None:
+            if len(self.instants) >= MOST_STAMPS:
+                self.instants.clear()
+            at = self.instants[stamp] = instant_of_stamp(stamp, self.zone == "written")
+        return at
 
     def read_json(self, lines: list[str]) -> Block:
         block = Block([], [], [])
@@ -278,7 +315,11 @@ def without_port(client: str) -> str:
 
 
 def detect_format(piece: bytes) -> str:
-    return "json" if piece.lstrip()[:1] == b"{" else "common"
+    if piece.lstrip()[:1] == b"{":
+        return "json"
+    lines = [line for line in map(decode, piece.split(b"\n", MOST_SAMPLED)[:-1]) if LINE.match(line)]
+    hosts = [line for line in lines if (host := VIRTUAL_HOST.match(line)) and LINE.match(line, host.end())]
+    return "vhost" if 2 * len(hosts) > len(lines) else "common"
 
 
 def detect_zone(lines: Iterable[str]) -> str:

@@ -3,8 +3,9 @@
 Files may be compressed (gzip, zstd, bzip2 or xz, recognised by their first bytes), and ``-`` is the standard input.
 Of a damaged file every complete line before the damage is read.
 The lines of a log are nearly in order: a server writes a line when a request ends.  So the last seconds are held back
-and sorted.  A line that comes even later is moved to the current time of the stream and counted as late.  If the
-server's clock was set back, the later lines are shifted, so that the time between two lines stays correct.
+and sorted.  A line that comes even later is moved to the current time of the stream and counted as late.  If the log
+goes back in time, because the server's clock was set back, the later lines are shifted, so that the time between two
+lines stays correct.  A log whose lines are in no order can be read whole and sorted, in memory that grows with it.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ CHUNK = 1 << 17
 PIECE = 1 << 12  # compressed bytes that are decompressed at once: some compress to a thousandth
 LONGEST_LINE = 1 << 16
 SLACK = 10 * SECOND  # how long events are held back to be sorted
+SORTED_AT_ONCE = 1 << 14  # events of a block of a log that was sorted whole
 
 
 class LogSource:
     """One log file, read from start to end."""
 
-    def __init__(self, path: str, reader: LineReader) -> None:
+    def __init__(self, path: str, reader: LineReader, sort: bool = False) -> None:
         self.path = path
         self.reader = reader
+        self.sort = sort  # read everything first
         self.late = 0
         self.shift = 0  # microseconds that later lines are moved, because the clock was set back
         self.clock_resets = 0  # how often the clock was set back
@@ -83,6 +86,13 @@ class LogSource:
     def blocks(self) -> Iterator[Block]:
         """Yield the events in order, many at a time."""
         pending = Block([], [], [])
+        if self.sort:
+            for piece in self.pieces():
+                pending.add(self.reader.read(piece))
+            pending = pending.in_order()
+            for start in range(0, len(pending), SORTED_AT_ONCE):
+                yield pending.part(start, start + SORTED_AT_ONCE)
+            return
         reached = 0
         for piece in self.pieces():
             block = self.reader.read(piece)

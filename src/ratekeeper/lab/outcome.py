@@ -73,6 +73,18 @@ class RankOutcome:
 
 
 @dataclass(frozen=True)
+class PlayedStretch:
+    """The sample of the interactive report: requests that met one rule, in the order of time."""
+
+    rule: str = ""
+    limit: str = "100/minute"  # its first limit
+    times: list[int] = field(default_factory=list)  # microseconds since 1970
+    who: list[int] = field(default_factory=list)  # for each request the number of the counter that the rule uses
+    cost: int = 1
+    max_delay: int | None = None  # microseconds, of a leaky bucket
+
+
+@dataclass(frozen=True)
 class Replay:
     """What the rules would have done to the requests of a log."""
 
@@ -108,8 +120,7 @@ class Replay:
     suggestions: tuple[Suggestion, ...] = ()
     comparison: Comparison | None = None
     warnings: tuple[str, ...] = ()
-    # The sample of the interactive report: times, numbers of clients, and the names of those clients.
-    played: tuple[list[int], list[int], list[str]] = field(default=([], [], []), repr=False)
+    played: PlayedStretch = field(default_factory=lambda: PlayedStretch(), repr=False)
     everyone: list[ClientOutcome] = field(default_factory=list, repr=False)  # every client that was remembered
 
     @property

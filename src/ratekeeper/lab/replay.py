@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput
+from ratekeeper.identity.identity import Caller
 from ratekeeper.lab.clock import VirtualClock, open_in_virtual_time
 from ratekeeper.lab.compare import ComparisonCounts
-from ratekeeper.lab.counts import MINUTE, BusiestStretch, ReplayCounts
-from ratekeeper.lab.decide_log import LogDecider
+from ratekeeper.lab.counts import BusiestStretch, ReplayCounts
+from ratekeeper.lab.decide_log import LogDecider, limits_rate
 from ratekeeper.lab.log_lines import LineReader
 from ratekeeper.lab.log_stream import LogSource, merge_by_time
-from ratekeeper.lab.outcome import RANKS, ClientOutcome, PathOutcome, RankOutcome, Replay, RuleOutcome
+from ratekeeper.lab.outcome import RANKS, ClientOutcome, PathOutcome, PlayedStretch, RankOutcome, Replay, RuleOutcome
 from ratekeeper.lab.suggest import Arrivals
 from ratekeeper.rules.policy import Policy
 from ratekeeper.units import SECOND
@@ -42,6 +43,7 @@ def replay(
     fields: Mapping[str, str] | None = None,
     zone: str = "auto",
     suggest: float | None = None,
+    sort: bool = False,
     top: int = 20,
     anonymous: bool = False,
     store: str = "memory://",
@@ -52,7 +54,8 @@ def replay(
 
     ``against`` are the current rules: ``comparison`` then says what ``rules`` would change.  ``suggest=0.001`` finds,
     for each rule, the lowest limit that refuses at most that share of its clients.  ``zone="ignored"`` reads all
-    timestamps as UTC.  ``anonymous`` replaces the names of clients by numbers.
+    timestamps as UTC.  ``sort`` reads all lines first, and sorts them by time; otherwise a line that is more than 10 s
+    late counts at the time of its neighbours.  ``anonymous`` replaces the names of clients by numbers.
     """
     paths = [str(logs)] if isinstance(logs, (str, Path)) else [str(log) for log in logs]
     if not paths:
@@ -67,30 +70,33 @@ def replay(
         comparison = None
         if against is not None:
             comparison = ComparisonCounts(LogDecider(open_policy(against, store, clock, functions, closing), clock))
-        wants_facts = any(source not in ("ip", "all") for rule in policy.rules for source in rule.by)
+        wants_facts = wants_more_than_users(policy)
         sources = []
         for path in paths:
-            source = LogSource(path, LineReader(path, format, fields or {}, zone, wants_facts))
+            source = LogSource(path, LineReader(path, format, fields or {}, zone, wants_facts), sort)
             closing.callback(source.close)
             sources.append(source)
         arrivals = Arrivals(policy) if suggest is not None else None
         counts = ReplayCounts([rule.name for rule in policy.rules])
         busiest = BusiestStretch(MOST_PLAYED)
+        by_user = decider.counts_users or (comparison is not None and comparison.old_rules.counts_users)
         total = sum(source.size for source in sources)
         for block in merge_by_time(sources):
             refusals = decider.decide(block)
-            counts.add(block, refusals, decider)
             busiest.add(block)
             if arrivals is not None:
                 arrivals.add(block, decider)
+            named = block.named_by_user() if by_user else block
+            counts.add(named, refusals, decider)
             if comparison is not None:
-                comparison.add(block, refusals, decider)
+                comparison.add(block, named.clients, refusals, decider)
             if progress is not None:
                 progress("reading", sum(source.position for source in sources), total)
         counts.finish(decider)
         fact_names = {name for source in sources for name in source.reader.fact_names}
         result = Replay(
-            **figures(sources, policy, counts, busiest, top),
+            **figures(sources, policy, counts, top),
+            played=sample(busiest, decider),
             suggestions=arrivals.suggestions(suggest or 0.0, progress) if arrivals is not None else (),
             comparison=comparison.comparison(top) if comparison is not None else None,
             warnings=(*policy.warnings, *log_warnings(policy, fact_names)),
@@ -107,6 +113,20 @@ def rare_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def wants_more_than_users(policy: Policy) -> bool:
+    """Whether the rules look at headers or virtual hosts, which most lines need not be searched for."""
+    sources = {str(source) for rule in policy.rules for source in rule.by}
+    if "user" in sources:
+        sources |= {source for source, _ in policy.compiled.identity.user_sources}
+    headers = {"header:referer", "header:user-agent"}  # all that an access log has
+    return (
+        policy.compiled.requests.by_host
+        or any(source.lower() in headers for source in sources)
+        or any(source not in ("ip", "all", "user") and ":" not in source for source in sources)
+        or any(callable(source) for rule in policy.rules for source in rule.by)
+    )
 
 
 def log_warnings(policy: Policy, fact_names: set[str]) -> list[str]:
@@ -142,9 +162,7 @@ def open_policy(
     return policy
 
 
-def figures(
-    sources: list[LogSource], policy: Policy, counts: ReplayCounts, busiest: BusiestStretch, top: int
-) -> dict[str, Any]:
+def figures(sources: list[LogSource], policy: Policy, counts: ReplayCounts, top: int) -> dict[str, Any]:
     clients = [(name, client) for name, client in counts.clients.items() if client.requests]
     merged = sum(counts.merged_clients.values())
     ranks = rank_clients(clients, counts)
@@ -188,7 +206,6 @@ def figures(
         "asked_in_bin": counts.timeline.requests,
         "refused_in_bin": counts.timeline.refused,
         "exact": not merged and counts.paths_are_exact,
-        "played": sample(busiest),
         "everyone": everyone,
     }
 
@@ -262,12 +279,26 @@ def rank_clients(clients: list[tuple[str, ClientCounts]], counts: ReplayCounts) 
     return ranks
 
 
-def sample(busiest: BusiestStretch) -> tuple[list[int], list[int], list[str]]:
-    """Return the busiest stretch: times since the start of its minute, numbers of clients, and their names."""
-    start = busiest.best[0].times[0] // MINUTE * MINUTE if busiest.best else 0
+def sample(busiest: BusiestStretch, decider: LogDecider) -> PlayedStretch:
+    """The requests of the busiest stretch that meet the first rule with a limit, as that rule counts them."""
+    counters = [
+        counter for counter in decider.policy.compiled.counters if counter.constant and limits_rate(counter.default)
+    ]
+    if not counters or not busiest.best:
+        return PlayedStretch()
+    counter = counters[0]
+    times: list[int] = []
+    who: list[int] = []
     numbers: dict[str, int] = {}
-    who = [numbers.setdefault(client, len(numbers)) for block in busiest.best for client in block.clients]
-    return [at - start for block in busiest.best for at in block.times], who, list(numbers)
+    for block in busiest.best:
+        for place, (at, client, text) in enumerate(zip(block.times, block.clients, block.request_lines, strict=True)):
+            line = decider.request_line(text)
+            if counter.name in line.rule_names:
+                key = counter.key(Caller(counter.identity, decider.request(line, client, block.facts.get(place, {}))))
+                times.append(at)
+                who.append(numbers.setdefault(key, len(numbers)))
+    limit = counter.default.limit.parts[0]  # type: ignore[union-attr]
+    return PlayedStretch(counter.name, str(limit), times, who, counter.constant, counter.rule.max_delay)
 
 
 def utc_text(at: int) -> str | None:
@@ -283,7 +314,6 @@ def anonymised(result: Replay) -> Replay:
     def renamed(clients: Iterable[ClientOutcome]) -> list[ClientOutcome]:
         return [replace(client, client=numbers[client.client]) for client in clients]
 
-    times, who, names = result.played
     return replace(
         result,
         top_clients=tuple(renamed(result.top_clients)),
@@ -291,5 +321,4 @@ def anonymised(result: Replay) -> Replay:
         everyone=renamed(result.everyone),
         bad_shown=tuple([replace(line, text="") for line in result.bad_shown]),
         comparison=result.comparison.anonymised(numbers) if result.comparison else None,
-        played=(times, who, [numbers.get(name, "client") for name in names]),
     )

@@ -80,15 +80,13 @@ def simulation_page(simulation: Simulation) -> str:
         about += " It leaves out retries: here, refused clients do not come back."
     if len(traffic) > MOST_PLAYED:
         about += f" It uses the first {MOST_PLAYED:,} calls."
-    return page(
-        f"ratekeeper: {traffic.name}",
-        body,
-        about,
-        traffic.times[:MOST_PLAYED].tolist(),
-        traffic.who[:MOST_PLAYED].tolist(),
-        first,
-        simulation.shared,
-    )
+    calls = {
+        **in_steps(traffic.times[:MOST_PLAYED].tolist(), traffic.origin),
+        "who": traffic.who[:MOST_PLAYED].tolist(),
+        "costs": traffic.costs[:MOST_PLAYED].tolist() if traffic.costs is not None else 1,
+        "shared": simulation.shared,
+    }
+    return page(f"ratekeeper: {traffic.name}", body, about, calls, first)
 
 
 LEGEND = "<span>admitted</span><span>refused</span>"
@@ -146,13 +144,21 @@ def replay_page(replay: Replay) -> str:
         *clients_table("The busiest clients", replay.top_clients),
         *paths_table("The busiest paths", replay.top_paths),
     ]  # fmt: skip
-    times, who, _ = replay.played
+    played = replay.played
+    start = played.times[0] if played.times else 0
     about = (
-        f"This page decides the busiest stretch of the log, {plural(len(times), 'request')}, again while you move the "
-        "sliders. Each client has its own counter, unless you tick the box."
+        f"This page decides the busiest stretch of the log, {plural(len(played.times), 'request')}, again while you "
+        f"move the sliders, each request as the rule {printable(played.rule)} counts it. "
+        "Tick the box to give all clients one counter."
     )
-    limits = [rule.limit for rule in replay.rules if rule.limit != "none"]
-    return page("ratekeeper: replay", body, about, times, who, first_limit(limits[0] if limits else ""), False)
+    calls = {
+        **in_steps([at - start for at in played.times], start),
+        "who": played.who,
+        "costs": played.cost,
+        "maxDelay": played.max_delay,
+        "shared": False,
+    }
+    return page("ratekeeper: replay", body, about, calls, first_limit(played.limit))
 
 
 def headline(replay: Replay) -> str:
@@ -294,16 +300,18 @@ def first_limit(text: str) -> Limit:
     return convert(first, "gcra")
 
 
-def page(title: str, body: list[str], about: str, times: list[int], who: list[int], limit: Limit, shared: bool) -> str:
-    steps = [after - before for before, after in zip([0, *times], times, strict=False)]
-    played: dict[str, Any] = {
-        "steps": steps,
-        "who": who,
+def in_steps(times: list[int], origin: int) -> dict[str, Any]:
+    """Times for the page: the instant of time 0, and differences, because these are shorter."""
+    return {"origin": origin, "steps": [after - before for before, after in zip([0, *times], times, strict=False)]}
+
+
+def page(title: str, body: list[str], about: str, calls: dict[str, Any], limit: Limit) -> str:
+    played = {
+        **calls,
         "count": limit.count,
         "burst": limit.burst,
         "micros": limit.micros,
         "period": format_period(limit.micros),
-        "shared": shared,
     }
     parts = {
         "title": escape(title),
@@ -313,6 +321,7 @@ def page(title: str, body: list[str], about: str, times: list[int], who: list[in
         "footer": f"Made by ratekeeper {__version__}. This page makes the same decisions as the library.",
         "played": json.dumps(played).replace("<", "\\u003c"),
         "rules_js": asset("rules.js"),
+        "decide_js": asset("decide.js").replace('"use strict";', ""),
         "play_js": asset("play.js").replace('"use strict";', ""),
     }
     # Each part is filled in once, from left to right: a part may itself contain "{body}", from a log.

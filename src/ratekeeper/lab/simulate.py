@@ -182,10 +182,11 @@ def convert(limit: Limit, name: str) -> Limit:
 
 
 class PreparedCalls:
-    """The calls of some traffic, prepared once for all lanes."""
+    """The calls of some traffic, prepared once for all lanes.  ``shift`` is added to a time to get its instant."""
 
     def __init__(self, traffic: Traffic, shared: bool) -> None:
         self.traffic = traffic
+        self.shift = traffic.origin
         self.client_keys = [SHARED_KEY] * len(traffic.clients) if shared else list(traffic.clients)
         self.times = list(traffic.times)
         self.keys = list(map(self.client_keys.__getitem__, traffic.who))
@@ -220,7 +221,7 @@ def decide_lane(
     report = (lambda done: progress(str(limit), done, len(traffic))) if progress else None
     try:
         if traffic.retry is not None:
-            calls = decide_with_retries(limiter, clock, traffic, traffic.retry, prepared.client_keys, report)
+            calls = decide_with_retries(limiter, clock, prepared, traffic.retry, report)
         else:
             calls = DecidedCalls(limit, traffic.times, traffic.who, traffic.costs)
             decide_calls(limiter, clock, calls, prepared, report)
@@ -259,8 +260,11 @@ def decide_in_batch(
     check_each: CheckEach, plan: KeyedPlan, prepared: PreparedCalls, part: slice
 ) -> tuple[bytes, bytes]:
     """Decide calls of cost 1 in one call: which are admitted, and when each has its turn."""
-    keys = prepared.keys[part]
-    return check_each([plan] * len(keys), keys, prepared.times[part])[:2]
+    keys, times, shift = prepared.keys[part], prepared.times[part], prepared.shift
+    if not shift:
+        return check_each([plan] * len(keys), keys, times)[:2]
+    allowed, turns, _ = check_each([plan] * len(keys), keys, [at + shift for at in times])
+    return allowed, array("q", [at - shift for at in array("q", turns)]).tobytes()
 
 
 def decide_one_by_one(
@@ -269,7 +273,7 @@ def decide_one_by_one(
     """Decide calls of different costs: a prepared plan has a constant cost."""
     check, hand = limiter.check, clock.hand
     times = prepared.times[part]
-    nanos = map(mul, times, repeat(1000))
+    nanos = map(mul, map(prepared.shift.__add__, times), repeat(1000))
     # `for hand[0], ...` moves the clock to each call before it is decided.
     decisions = [check(key, cost) for hand[0], key, cost in zip(nanos, prepared.keys[part], costs[part], strict=True)]
     turns = array("q", [at + round(decision.delay * SECOND) for at, decision in zip(times, decisions, strict=True)])
@@ -279,12 +283,12 @@ def decide_one_by_one(
 def decide_with_retries(
     limiter: Limiter,
     clock: VirtualClock,
-    traffic: Traffic,
+    prepared: PreparedCalls,
     retry: ClientRetry,
-    client_keys: list[str],
     report: Callable[[int], object] | None,
 ) -> DecidedCalls:
     """Decide calls that come back when they are refused.  Each lane then has other calls than the next."""
+    traffic, client_keys, shift = prepared.traffic, prepared.client_keys, prepared.shift
     call_costs = traffic.costs or [1] * len(traffic)
     pending = list(zip(traffic.times, range(len(traffic)), [0] * len(traffic), traffic.who, call_costs, strict=True))
     times, who, costs, turns = array("q"), array("q"), array("q"), array("q")
@@ -293,7 +297,7 @@ def decide_with_retries(
     next_number = len(pending)
     while pending:
         at, number, attempt, client, cost = pending[0]
-        hand[0] = at * 1000
+        hand[0] = (at + shift) * 1000
         decision = limiter.check(client_keys[client], cost)
         if decision.allowed:
             heapq.heappop(pending)

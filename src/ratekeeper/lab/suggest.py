@@ -1,8 +1,9 @@
 """Suggest limits: for each limit of a rule, the lowest count that refuses at most a share of its clients.
 
 As long as a client is not refused, its use does not depend on the limit.  So a client that passes under one count
-passes under every higher one, and bisection finds the lowest, with the production rule.  Each limit is looked at by
-itself: requests that another rule would refuse count too, so a suggestion errs on the generous side.
+passes under every higher one, and bisection finds the lowest, with the production rule and the ``max_delay`` of its
+queue.  Each limit is looked at by itself: requests that another rule would refuse count too, so a suggestion errs on
+the generous side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ratekeeper.algorithms import BUCKETS
+from ratekeeper.errors import InvalidLimit
 from ratekeeper.identity.identity import Caller
 from ratekeeper.lab.decide_log import MOST_CACHED, limits_rate
 from ratekeeper.limit import LONGEST_LOG, Limit, LimitSet, empty_state
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from ratekeeper.rules.policy import Policy
 
     Progress = Callable[[str, int, int], object]
+
+NO_COUNT = 1 << 62  # the lowest count of a client that every count refuses
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,14 @@ class Arrivals:
             times = by_key.get(key)
             if times is None:
                 times = by_key[key] = array("q")
-            times.extend([at] * counter.constant)
+            times.append(at)
 
     def suggestions(self, share: float, progress: Progress | None = None) -> tuple[Suggestion, ...]:
         results = []
         for number, ((rule, limit), by_key) in enumerate(self.times.items()):
-            lowest = sorted(lowest_count(times, limit) for times in by_key.values())
+            counter = self.counters[rule]
+            cost, max_delay = counter.constant, counter.rule.max_delay
+            lowest = sorted(lowest_count(times, limit, cost, max_delay) for times in by_key.values())
             results.append(suggestion(rule, limit, lowest, share))
             if progress is not None:
                 progress("looking for limits", number + 1, len(self.times))
@@ -95,8 +101,9 @@ class Arrivals:
 def suggestion(rule: str, limit: Limit, lowest: list[int], share: float) -> Suggestion:
     """Make a suggestion from the sorted lowest counts of all keys."""
     may_be_refused = int(len(lowest) * share)
-    count = lowest[len(lowest) - 1 - may_be_refused]
-    steps = sorted({lowest[place * (len(lowest) - 1) // 60] for place in range(61)} | {1, limit.count})
+    reachable = lowest[: bisect_left(lowest, NO_COUNT)] or [limit.count]
+    count = min(lowest[len(lowest) - 1 - may_be_refused], reachable[-1])
+    steps = sorted({reachable[place * (len(reachable) - 1) // 60] for place in range(61)} | {1, limit.count})
     return Suggestion(
         rule=rule,
         now=str(limit),
@@ -121,31 +128,47 @@ def scaled(limit: Limit, count: int) -> Limit:
     return Limit(count, format_period(limit.micros), burst=burst, algorithm=limit.algorithm, slices=limit.slices)
 
 
-def lowest_count(times: Sequence[int], limit: Limit) -> int:
-    """Return the lowest count under which none of these requests is refused."""
-    low, high = 1, passing_count(len(times), limit)
+def lowest_count(times: Sequence[int], limit: Limit, cost: int = 1, max_delay: int | None = None) -> int:
+    """Return the lowest count under which none of these requests is refused; NO_COUNT if there is none."""
+    if limit.algorithm != "leaky_bucket":
+        max_delay = None
+    low, high = 1, passing_count(len(times), limit, cost, max_delay)
+    if max_delay is not None and not (is_possible(limit, high) and passes(times, scaled(limit, high), cost, max_delay)):
+        return NO_COUNT
     while low < high:
         middle = (low + high) // 2
-        if passes(times, scaled(limit, middle)):
+        if passes(times, scaled(limit, middle), cost, max_delay):
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def passing_count(requests: int, limit: Limit) -> int:
-    """Return a count that admits this many requests at once."""
-    count = requests
+def passing_count(requests: int, limit: Limit, cost: int = 1, max_delay: int | None = None) -> int:
+    """Return a count that admits this many requests at once, if any count does."""
+    units = requests * cost
+    count = units
     if limit.algorithm in BUCKETS and limit.burst < limit.count:
-        count = -(-requests * limit.count // limit.burst)
+        count = -(-units * limit.count // limit.burst)
+    if max_delay is not None:
+        count = max(count, -(-units * limit.micros // max(1, max_delay)))
     return min(count, LONGEST_LOG) if limit.algorithm == "sliding_log" else count
 
 
-def passes(times: Sequence[int], limit: Limit) -> bool:
-    decide = limit.rule.decide
+def is_possible(limit: Limit, count: int) -> bool:
+    """Whether there can be a limit of this count: one that must never delay may need too high a rate."""
+    try:
+        scaled(limit, count)
+    except InvalidLimit:
+        return False
+    return True
+
+
+def passes(times: Sequence[int], limit: Limit, cost: int = 1, max_delay: int | None = None) -> bool:
+    decide, delay = limit.rule.decide, limit.rule.delay
     state = empty_state(limit)
     for at in times:
-        state, allowed = decide(state, at, limit, 1)
-        if not allowed:
+        state, allowed = decide(state, at, limit, cost)
+        if not allowed or (max_delay is not None and delay(state, at, limit, cost) > max_delay):
             return False
     return True

@@ -236,11 +236,14 @@ def notes(replay: Replay) -> list[str]:
         lines.append("time zones are ignored: with them the lines would run backwards (--zone written keeps them)")
     if replay.late_lines:
         lines.append(
-            f"{replay.late_lines:,} lines were more than 10 s late; they count at the time of their neighbours"
+            f"{plural(replay.late_lines, 'line')} out of order by more than 10 s, counted at the time of the lines "
+            "around; --sort puts all lines in order first"
         )
     if replay.set_back:
-        times = plural(replay.set_back, "time")
-        lines.append(f"the clock of a log was set back ({times}); the lines after that are shifted to follow on")
+        lines.append(
+            f"the log goes back in time {plural(replay.set_back, 'time')}, as if its clock had been set back: the "
+            "lines after that are shifted to follow on; if its lines are only out of order, use --sort"
+        )
     if not replay.exact:
         lines.append("there were too many clients or paths to count each: the calmest are counted together")
     lines += [f"rules: {warning}" for warning in replay.warnings]

@@ -50,6 +50,7 @@ class Traffic:
     costs: array[int] | None = None
     retry: ClientRetry | None = None
     seed: int | None = None
+    origin: int = 0  # the instant of time 0, in microseconds since 1970: windows begin at multiples of their period
 
     def __len__(self) -> int:
         return len(self.times)
@@ -244,7 +245,8 @@ def traffic(
 def recorded(calls: Iterable[tuple[float, str] | tuple[float, str, int]], name: str = "trace") -> Traffic:
     """Make traffic from recorded calls: (seconds, client) or (seconds, client, cost), in any order.
 
-    The clock starts at midnight of the first day, so that windows begin where they did.
+    Times are counted from midnight of the first day, and windows begin where they did: at multiples of their period
+    since 1970.
     """
     ordered = sorted([(round(call[0] * SECOND), *call[1:]) for call in calls], key=lambda call: call[0])
     midnight = ordered[0][0] // (86_400 * SECOND) * 86_400 * SECOND if ordered else 0
@@ -256,4 +258,4 @@ def recorded(calls: Iterable[tuple[float, str] | tuple[float, str, int]], name: 
         costs.append(int(cost[0]) if cost else 1)
     span = times[-1] + 1 if times else 1
     has_costs = any(cost != 1 for cost in costs)
-    return Traffic(name, times, who, tuple(numbers), span, costs=costs if has_costs else None)
+    return Traffic(name, times, who, tuple(numbers), span, costs=costs if has_costs else None, origin=midnight)

@@ -26,6 +26,8 @@ void share_out(Batch *batch, void *memory) {
         item->limits = table->terms->limits;
         item->old = next;
         item->new = next + words;
+        item->lease = NOBODY;
+        item->lasts = 0;
         next += 2 * words;
     }
 }
@@ -77,7 +79,33 @@ static TableObject *table_of(StoreObject *self, PyObject *check) {
     return table;
 }
 
+static bool whole_number(PyObject *check, PyObject *name, u64 *number) {
+    PyObject *value = PyObject_GetAttr(check, name);
+    if (!value)
+        return false;
+    *number = PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    return !(*number == (u64)-1 && PyErr_Occurred());
+}
+
+/* A check that names a lease: how many places, which may be none to give back all; its id; how long it lasts. */
+static bool ask_for_lease(State *state, PyObject *check, const TableObject *table, Item *item) {
+    PyObject *key = PyObject_GetAttr(check, state->key);
+    bool done = key && hash_key(state, table->home->key_table, key, true, &item->hash) &&
+                whole_number(check, state->cost, &item->cost) && whole_number(check, state->lasts, &item->lasts);
+    Py_XDECREF(key);
+    if (done)
+        item->cost = least(item->cost, MOST_COST);
+    return done;
+}
+
 static bool ask_for(State *state, PyObject *check, const TableObject *table, Item *item) {
+    if (table->terms->limits->leases) {
+        if (!whole_number(check, state->lease, &item->lease))
+            return false;
+        if (item->lease != NOBODY)
+            return ask_for_lease(state, check, table, item);
+    }
     PyObject *key = PyObject_GetAttr(check, state->key), *cost = key ? PyObject_GetAttr(check, state->cost) : NULL;
     bool done = cost && hash_key(state, table->home->key_table, key, true, &item->hash) &&
                 cost_from(state, cost, &item->cost);
@@ -139,9 +167,7 @@ int lock_items(Batch *batch, int from, int count) {
     int error, regions = lock_all(batch->items + from, count, batch->order, &error);
     if (!error)
         return regions;
-    const KeyTable *key_table = batch->order[regions]->key_table; /* whose guard it is */
-    unlock_all(batch->order, regions);
-    raise_unlockable(key_table, error);
+    raise_unlockable(batch->order[0]->key_table, error);
     return -1;
 }
 

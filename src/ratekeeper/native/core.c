@@ -29,6 +29,15 @@ static PyObject *learn(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* learn_awaiting(NotAwaited): keep the error about a call that was not awaited. */
+static PyObject *learn_awaiting(PyObject *module, PyObject *not_awaited) {
+    State *state = PyModule_GetState(module);
+    PyObject *before = state->not_awaited;
+    state->not_awaited = Py_NewRef(not_awaited);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
 /* shape(limit, shared): a text that is equal for limits whose states fit into the same slots. */
 static PyObject *shape_text(PyObject *module, PyObject *args) {
     PyObject *limit;
@@ -110,6 +119,7 @@ static PyMethodDef methods[] = {
     {"read_buckets", read_buckets, METH_VARARGS,
      "read_buckets(reply, rows, keys, sent, most)\n--\n\nThe decisions of a prepared plan of buckets that a remote "
      "store took; each layout remembers the state of its key."},
+    {"learn_awaiting", learn_awaiting, METH_O, "Keep the error about a call that was not awaited."},
     {"learn", learn, METH_VARARGS, "Keep what the core needs from Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states fit into the same slots."},
     {"shared_size", shared_size, METH_VARARGS, "The size of a shared table in bytes."},
@@ -126,7 +136,9 @@ static int start(PyObject *module) {
         {&state->store_type, &store_spec, "Store"},    {&state->prepared_type, &prepared_spec, "Prepared"},
         {&state->columns_type, &columns_spec, "Columns"},
         {&state->refusal_type, &refusal_spec, "Refusal"}, {&state->recall_type, &recall_spec, "Recall"},
-        {&state->line_type, &line_spec, "Line"},
+        {&state->line_type, &line_spec, "Line"}, {&state->frames_type, &frames_spec, "ReplyFrames"},
+        {&state->async_call_type, &async_call_spec, "AsyncCall"},
+        {&state->awaitable_type, &awaitable_spec, "AwaitableCall"},
     };
     for (size_t index = 0; index < sizeof(types) / sizeof(types[0]); index++) {
         *types[index].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[index].spec, NULL);
@@ -135,7 +147,7 @@ static int start(PyObject *module) {
             return -1;
     }
     struct { PyObject **place; const char *text; } names[] = {{&state->space, "space"}, {&state->key, "key"},
-        {&state->limit, "limit"}, {&state->cost, "cost"}, {&state->table, "table"},
+        {&state->limit, "limit"}, {&state->cost, "cost"}, {&state->lease, "lease"}, {&state->lasts, "lasts"}, {&state->table, "table"},
         {&state->recent, "recent"}, {&state->seen, "seen"}};
     for (size_t index = 0; index < sizeof(names) / sizeof(names[0]); index++)
         if (!(*names[index].place = PyUnicode_InternFromString(names[index].text)))
@@ -159,6 +171,10 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->refusal_type);
     Py_VISIT(state->recall_type);
     Py_VISIT(state->line_type);
+    Py_VISIT(state->frames_type);
+    Py_VISIT(state->async_call_type);
+    Py_VISIT(state->awaitable_type);
+    Py_VISIT(state->not_awaited);
     Py_VISIT(state->encode);
     Py_VISIT(state->to_cost);
     Py_VISIT(state->to_micros);
@@ -174,6 +190,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->to_micros);
     Py_CLEAR(state->invalid);
     Py_CLEAR(state->pure);
+    Py_CLEAR(state->not_awaited);
     return 0;
 }
 
@@ -191,10 +208,15 @@ static void finish(void *module) {
     Py_CLEAR(state->refusal_type);
     Py_CLEAR(state->recall_type);
     Py_CLEAR(state->line_type);
+    Py_CLEAR(state->frames_type);
+    Py_CLEAR(state->async_call_type);
+    Py_CLEAR(state->awaitable_type);
     Py_CLEAR(state->space);
     Py_CLEAR(state->key);
     Py_CLEAR(state->limit);
     Py_CLEAR(state->cost);
+    Py_CLEAR(state->lease);
+    Py_CLEAR(state->lasts);
     Py_CLEAR(state->table);
     Py_CLEAR(state->recent);
     Py_CLEAR(state->seen);

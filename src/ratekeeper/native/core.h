@@ -9,6 +9,14 @@
 #define RATEKEEPER_LOCKED 1
 #endif
 
+/* Decisions on private tables hold the interpreter's lock throughout; who waits for another process lets it go. */
+#define WHILE_WAITING(statement)                   \
+    do {                                           \
+        PyThreadState *running = PyEval_SaveThread(); \
+        statement;                                 \
+        PyEval_RestoreThread(running);             \
+    } while (0)
+
 #include "hot.h"
 
 #define LONGEST_KEY 256 /* keys.LONGEST */
@@ -26,10 +34,11 @@ typedef struct DecisionObject DecisionObject;
 
 typedef struct {
     PyTypeObject *terms_type, *decision_type, *key_table_type, *table_type, *store_type, *prepared_type, *columns_type;
-    PyTypeObject *refusal_type, *recall_type, *line_type;
+    PyTypeObject *refusal_type, *recall_type, *line_type, *frames_type, *async_call_type, *awaitable_type;
     PyObject *encode, *to_cost, *to_micros, *invalid; /* set by `learn` */
+    PyObject *not_awaited;                            /* the error, set by `learn_awaiting` */
     PyObject *pure;                                      /* the Decision in Python */
-    PyObject *space, *key, *limit, *cost, *table, *recent, *seen; /* names */
+    PyObject *space, *key, *limit, *cost, *lease, *lasts, *table, *recent, *seen; /* names */
     newfunc tuple_new;
     DecisionObject *spare[SPARE_DECISIONS];
     int spares;
@@ -100,7 +109,7 @@ typedef struct {
 } PreparedObject;
 
 extern PyType_Spec terms_spec, decision_spec, key_table_spec, table_spec, store_spec, prepared_spec, columns_spec;
-extern PyType_Spec refusal_spec, recall_spec, line_spec;
+extern PyType_Spec refusal_spec, recall_spec, line_spec, frames_spec, async_call_spec, awaitable_spec;
 
 static inline State *state_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
 

@@ -11,7 +11,8 @@
  * it is of a process that died.
  *
  * A file may be damaged.  No mutex function is called on a mutex of another kind than these, as some kinds abort or wait
- * in the kernel for ever; and no process waits longer for a guard than GUARD_SECONDS, as its owner may be made up.
+ * in the kernel for ever; and no thread waits longer for a guard than GUARD_MICROS, as its owner may be stopped, or made up.
+ * It waits without the interpreter's lock, and without other guards, so that nobody else waits for it.
  */
 #ifndef RATEKEEPER_GUARD_H
 #define RATEKEEPER_GUARD_H
@@ -19,6 +20,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <time.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "numbers.h"
 
@@ -83,7 +88,7 @@ static inline bool make_guard(Guard *guard) {
     return made;
 }
 #define OWNER_DIED EOWNERDEAD
-#define GUARD_SECONDS 2 /* seconds; a guard is owned for microseconds, unless its owner is stopped */
+#define GUARD_MICROS 200000 /* a guard is owned for microseconds, unless its owner is stopped or the machine is busy */
 #define OWNER 0x3FFFFFFFu
 #define OWNER_IS_DEAD 0x40000000u
 #define MOST_THREADS (1u << 22) /* no thread's id is above it: the kernel's PID_MAX_LIMIT */
@@ -123,8 +128,13 @@ static inline bool is_sound(const Guard *guard) {
     return has_right_kind(guard) && (!word || word & OWNER_IS_DEAD || (owner && owner <= MOST_THREADS));
 }
 
+/* Lets other threads of the interpreter run while a statement waits; nothing outside of an interpreter. */
+#ifndef WHILE_WAITING
+#define WHILE_WAITING(statement) statement
+#endif
+
 /* The guard is owned: wait, but not for an owner that this process has waited for in vain already. */
-static __attribute__((noinline)) int wait_for_guard(Guard *guard, uint32_t *vain) {
+static __attribute__((noinline)) int wait_for_guard(Guard *guard, uint32_t *vain, u64 micros) {
     uint32_t owner = lock_word(guard) & OWNER;
     if (!is_sound(guard))
         return ENOTRECOVERABLE;
@@ -132,21 +142,39 @@ static __attribute__((noinline)) int wait_for_guard(Guard *guard, uint32_t *vain
         return ETIMEDOUT;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += GUARD_SECONDS;
-    int error = pthread_mutex_timedlock(&guard->mutex, &until);
-    if (error == ETIMEDOUT)
+    until.tv_nsec += (long)micros * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    int error;
+    WHILE_WAITING(error = pthread_mutex_timedlock(&guard->mutex, &until));
+    if (error == ETIMEDOUT && micros == GUARD_MICROS)
         __atomic_store_n(vain, lock_word(guard) & OWNER, __ATOMIC_RELAXED);
     return error;
 }
 static inline int make_consistent(Guard *guard) { return pthread_mutex_consistent(&guard->mutex); }
+
+/* The memory of a guard that this thread owns is gone (see mapping.h): forget it.  The thread's list of owned mutexes
+ * leads through the guard itself, so the whole list is emptied; no other robust mutex is owned for longer than a decision.
+ */
+static __attribute__((noinline)) void forget_owned(void) {
+    struct {
+        void *next;
+    } *list = NULL;
+    size_t bytes = 0;
+    if (!syscall(SYS_get_robust_list, 0, &list, &bytes) && list)
+        list->next = list;
+}
 #else /* other systems have private tables only */
 static inline bool make_guard(Guard *guard) { return (void)guard, false; }
 #define OWNER_DIED -1
-#define GUARD_SECONDS 2
+#define GUARD_MICROS 200000
 static inline bool has_right_kind(const Guard *guard) { return (void)guard, true; }
 static inline bool is_sound(const Guard *guard) { return (void)guard, true; }
-static inline int wait_for_guard(Guard *guard, uint32_t *vain) { return (void)guard, (void)vain, EBUSY; }
+static inline int wait_for_guard(Guard *guard, uint32_t *vain, u64 micros) {
+    return (void)guard, (void)vain, (void)micros, EBUSY;
+}
 static inline int make_consistent(Guard *guard) { return (void)guard, 0; }
+static inline void forget_owned(void) {}
 #endif
 
 #endif

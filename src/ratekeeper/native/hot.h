@@ -49,14 +49,14 @@ static inline bool check_log(KeyTable *key_table, Place place, const Limit *limi
     Slot *slot = find_packed(place);
     u64 words[1] = {slot ? slot->low : 0};
     Log log = log_view(part, words);
-    u64 length = log_length(&log), gone = bisect_right(&log, (i64)now - (i64)limit->micros), used = length - gone;
+    u64 length = log_length(&log), gone = sliding_log_gone(&log, now, limit), used = length - gone;
     evidence->answered = true;
     evidence->allowed = used + cost <= limit->count;
-    sliding_log_mend(&log, now);
+    sliding_log_mend(&log, now, limit);
     if (!evidence->allowed) {
         evidence->word[0] = used < limit->count ? limit->count - used : 0;
         evidence->word[1] = (u64)sliding_log_wait(&log, now, limit, cost, used, 0);
-        evidence->word[2] = used ? *log_at(&log, length - 1) + limit->micros - now : 0;
+        evidence->word[2] = used ? *log_at(&log, length - 1) + limit->window - now : 0;
         return true;
     }
     if (used + cost > log.room) {
@@ -75,10 +75,9 @@ static inline bool check_log(KeyTable *key_table, Place place, const Limit *limi
         }
         log = log_view(part, words);
     }
-    sliding_log_enter(&log, now, gone, cost);
     evidence->word[0] = limit->count - used - cost;
     evidence->word[1] = 0;
-    evidence->word[2] = limit->micros;
+    evidence->word[2] = sliding_log_enter(&log, now, limit, gone, cost) + limit->window - now;
     return true;
 }
 
@@ -173,17 +172,17 @@ static inline bool check_guarded(KeyTable *key_table, const Place *place, const 
             *now = machine_clock();
         if (shape->part->ring) {
             Log log = log_view(shape->part, record);
-            u64 length = log_length(&log), gone = bisect_right(&log, (i64)*now - (i64)limit->micros);
+            u64 length = log_length(&log), gone = sliding_log_gone(&log, *now, limit);
             u64 used = length - gone;
             bool allowed = used + cost <= limit->count;
-            sliding_log_mend(&log, *now);
-            *evidence = (Evidence){true, allowed, {0, 0, limit->micros}};
+            sliding_log_mend(&log, *now, limit);
+            *evidence = (Evidence){true, allowed, {0, 0, 0}};
             evidence->word[0] = used + (allowed ? cost : 0) < limit->count ? limit->count - used - (allowed ? cost : 0) : 0;
             if (allowed) {
-                sliding_log_enter(&log, *now, gone, cost);
+                evidence->word[2] = sliding_log_enter(&log, *now, limit, gone, cost) + limit->window - *now;
             } else {
                 evidence->word[1] = (u64)sliding_log_wait(&log, *now, limit, cost, used, 0);
-                evidence->word[2] = used ? *log_at(&log, length - 1) + limit->micros - *now : 0;
+                evidence->word[2] = used ? *log_at(&log, length - 1) + limit->window - *now : 0;
             }
         } else if (limit->algorithm == SLIDING_WINDOW) {
             copy_words(words, record, shape->words);

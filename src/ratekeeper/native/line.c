@@ -46,14 +46,17 @@ static int put_converted(void *caller, void *function, const char *bytes, size_t
     return why;
 }
 
-/* Line(fd, start, encrypt, decrypt): the line owns the socket from now on; `start` is the script's name, as words of a
- * command.  The functions of a TLS session are called by the thread that leads, so never by two at once. */
+/* Line(fd, start, encrypt, decrypt, step): the line owns the socket from now on; `start` is the script's name, as words
+ * of a command; after `step` seconds without an answer the calls that are queued are sent.  The functions of a TLS session are called by the thread that leads, so never by two at once. */
 static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"fd", "start", "encrypt", "decrypt", NULL};
+    static char *names[] = {"fd", "start", "encrypt", "decrypt", "step", NULL};
     int fd;
+    double step = LONGEST_WAIT;
     PyObject *start, *encrypt = NULL, *decrypt = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iS|OO:Line", names, &fd, &start, &encrypt, &decrypt))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iS|OOd:Line", names, &fd, &start, &encrypt, &decrypt, &step))
         return NULL;
+    encrypt = encrypt == Py_None ? NULL : encrypt;
+    decrypt = decrypt == Py_None ? NULL : decrypt;
     if (!encrypt != !decrypt) {
         PyErr_SetString(PyExc_TypeError, "Line: expected encrypt and decrypt together");
         return NULL;
@@ -64,6 +67,7 @@ static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *keywords
         return NULL;
     pthread_mutex_init(&self->line.lock, NULL);
     self->line.fd = fd;
+    self->line.step = step;
     self->start = Py_NewRef(start);
     self->line.convert = encrypt ? put_converted : NULL;
     self->line.encrypt = self->encrypt = Py_XNewRef(encrypt);
@@ -77,11 +81,12 @@ static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *keywords
 static void line_free(LineObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     Line *line = &self->line;
-    for (Call *call = line->batch, *next; call; call = next) {
-        next = call->next;
-        if (call->is_gone)
-            free_call(call);
-    }
+    for (unsigned number = 0; number < line->in_flight; number++)
+        for (Call *call = batch_at(line, number)->calls, *next; call; call = next) {
+            next = call->next;
+            if (call->is_gone)
+                free_call(call);
+        }
     free(line->out.bytes);
     free(line->in.bytes);
     pthread_mutex_destroy(&line->lock);
@@ -238,7 +243,7 @@ static PyMethodDef line_methods[] = {
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot line_slots[] = {
-    {Py_tp_doc, "Line(fd, start, encrypt=None, decrypt=None)\n--\n\nThe calls of threads on one connection."},
+    {Py_tp_doc, "Line(fd, start, encrypt=None, decrypt=None, step=604800.0)\n--\n\nThe calls of threads on one connection."},
     {Py_tp_new, line_new},
     {Py_tp_dealloc, line_free},
     {Py_tp_methods, line_methods},

@@ -1,12 +1,14 @@
 /* Many threads share one connection: one of them, the leader, sends the calls of all that wait.
  *
  * A thread that finds no leader leads at once.  Calls that come meanwhile are queued.  When the leader has its answer,
- * it hands the lead to the first in the queue, which sends all queued calls as one batch.  A thread that must leave
+ * it hands the lead to the first in the queue, which sends all queued calls as one batch.  Where the way is long, queued
+ * calls do not wait for the answer: after `step` seconds the leader sends them as a further batch, and replies come in
+ * the order of the batches.  So a round trip may take nearly the whole deadline.  A thread that must leave
  * before its answer has come, because it is late or interrupted, hands on the lead and what was read so far.  An answer
  * that no thread waits for any more is read and dropped.  The Python twin is stores/redis/combiner.py.
  *
  * Nothing here needs the interpreter, except `convert`.  Only the leader uses the socket, `out`, `in`, `frames` and the
- * batch (but for `is_gone`); the lock guards everything else.  A thread is promised its answer or the lead under the
+ * batches (but for `is_gone`); the lock guards everything else.  A thread is promised its answer or the lead under the
  * lock, and woken after that.  So a thread that leaves must wait for what it was promised.
  *
  * Of the threads that are answered together each wakes the next, and then takes the interpreter.  If all were woken at
@@ -30,6 +32,7 @@
 #define MSG_NOSIGNAL 0
 #endif
 #define MOST_CALLS 64   /* of one command: well below a millisecond of the server's time.  resp.MOST_REQUESTS */
+#define MOST_BATCHES 32 /* in flight at once */
 #define SUBJECT_WORDS 2 /* request.SUBJECT_WORDS */
 #define ROOM 65536      /* bytes: a larger buffer is freed after use */
 #define READ_AT_ONCE 16384
@@ -66,6 +69,13 @@ typedef struct {
     size_t size, room;
 } Buffer;
 
+/* Calls that were sent together: COMMANDs, or one call of the script. */
+typedef struct {
+    Call *calls;
+    unsigned replies;
+    bool is_command;
+} Batch;
+
 /* Put what `function` of a session makes of bytes into a buffer, for the call of `owner`.  0, or an errno. */
 typedef int Convert(void *owner, void *function, const char *bytes, size_t size, Buffer *into);
 
@@ -76,13 +86,14 @@ typedef struct {
     bool was_late; /* a thread got no answer in time: if the connection is given up, that is why */
     Call *leader;
     Call *first, *last; /* of the queue */
-    Call *batch;
-    bool is_command; /* the batch is COMMANDs, else it is one call of the script */
+    Batch batches[MOST_BATCHES]; /* in flight: a ring */
+    unsigned oldest, in_flight;
+    double step, sent_at; /* when the last of them was sent, and how much later the next may be */
     Buffer out, in;
     size_t sent;
     Convert *convert; /* of a TLS session; NULL: the connection is not encrypted */
     void *encrypt, *decrypt;
-    Frames frames;     /* how far the reply was parsed */
+    Frames frames;     /* how far the reply to the oldest batch was parsed */
     const char *start; /* the script's name, as words of a command */
     size_t start_size;
 } Line;
@@ -192,30 +203,50 @@ static bool write_commands(Line *line, const Call *calls) {
     return fits;
 }
 
+static Batch *batch_at(Line *line, unsigned number) { return &line->batches[(line->oldest + number) % MOST_BATCHES]; }
+
+/* Leader: whether queued calls may be sent now.  All that was written before must have left. */
+static bool may_send(Line *line, double now) {
+    if (line->sent < line->out.size || line->in_flight == MOST_BATCHES ||
+        (line->in_flight && now < line->sent_at + line->step))
+        return false;
+    pthread_mutex_lock(&line->lock);
+    bool is_queued = line->first != NULL;
+    pthread_mutex_unlock(&line->lock);
+    return is_queued;
+}
+
 /* Leader: make the queued calls a batch, and write the command to send.  0, or an errno. */
-static int gather(Line *line) {
+static int gather(Line *line, double now) {
     pthread_mutex_lock(&line->lock);
     Call *last = line->first;
-    unsigned replies = last->replies;
-    line->is_command = last->kind == COMMAND;
-    for (int many = 1; many < MOST_CALLS && last->next && (last->next->kind == COMMAND) == line->is_command; many++) {
-        last = last->next;
-        replies += last->replies;
+    if (!last) { /* the last that waited has left since `may_send` */
+        pthread_mutex_unlock(&line->lock);
+        return 0;
     }
+    Batch batch = {last, last->replies, last->kind == COMMAND};
+    for (int many = 1; many < MOST_CALLS && last->next && (last->next->kind == COMMAND) == batch.is_command; many++) {
+        last = last->next;
+        batch.replies += last->replies;
+    }
+    if (!batch.is_command)
+        batch.replies = 1;
     Call *rest = last->next;
     last->next = NULL;
-    line->frames = (Frames){.left = line->is_command ? replies : 1, .elements = 1};
-    line->sent = line->out.size = line->in.size = 0;
+    line->sent = line->out.size = 0;
     int error = line->error;
-    if (!error && !(line->is_command ? write_commands(line, line->first) : write_script(line, line->first)))
+    if (!error && !(batch.is_command ? write_commands(line, line->first) : write_script(line, line->first)))
         error = ENOMEM;
     if (error) {
         last->next = rest;
     } else {
-        line->batch = line->first;
+        if (!line->in_flight)
+            line->frames = (Frames){.left = batch.replies};
+        *batch_at(line, line->in_flight++) = batch;
+        line->sent_at = now;
         line->first = rest;
         line->last = rest ? line->last : NULL;
-        for (Call *call = line->batch; call; call = call->next)
+        for (Call *call = batch.calls; call; call = call->next)
             call->stage = SENT;
     }
     pthread_mutex_unlock(&line->lock);
@@ -268,24 +299,25 @@ static void keep_reply(Call *call, const Element *part) {
     memcpy(call->reply, part->bytes, part->size);
 }
 
-/* Leader: give each call of the batch its part of the reply. */
+/* Leader: give each call of the oldest batch its part of the reply, which is whole. */
 static void hand_out(Line *line, Call *self) {
     Call *chain = NULL, **tail = &chain, *next;
+    Batch *batch = batch_at(line, 0);
     size_t many = 0;
-    for (const Call *call = line->batch; call; call = call->next)
+    for (const Call *call = batch->calls; call; call = call->next)
         many++;
-    const char *at = line->in.bytes, *end = at + line->in.size;
+    const char *at = line->in.bytes, *end = at + line->frames.at;
     Element whole = read_element(at, end);
-    bool each = line->is_command || (whole.type == '*' && many > 1 && whole.size == many);
-    if (each && !line->is_command)
+    bool each = batch->is_command || (whole.type == '*' && many > 1 && whole.size == many);
+    if (each && !batch->is_command)
         at = whole.bytes;
     pthread_mutex_lock(&line->lock);
-    for (Call *call = line->batch; call; call = next) {
+    for (Call *call = batch->calls; call; call = next) {
         next = call->next;
         Element part = whole;
         if (each) {
-            size_t size = frames_size(at, end, line->is_command ? call->replies : 1);
-            part = line->is_command ? (Element){'$', at, size} : read_element(at, end);
+            size_t size = frames_size(at, end, batch->is_command ? call->replies : 1);
+            part = batch->is_command ? (Element){'$', at, size} : read_element(at, end);
             at += size;
         }
         if ((part.type == '$' && (each || many == 1)) || part.type == '-')
@@ -295,12 +327,18 @@ static void hand_out(Line *line, Call *self) {
         else
             settle(call, ANSWERED, &tail);
     }
-    line->batch = NULL;
-    if (line->frames.at < line->in.size && !line->error)
+    line->oldest = (line->oldest + 1) % MOST_BATCHES;
+    line->in_flight--;
+    line->in.size -= line->frames.at;
+    if (line->in.size && !line->in_flight && !line->error)
         line->error = EPROTO; /* more replies than calls: the next ones cannot be told apart */
     pthread_mutex_unlock(&line->lock);
-    empty(&line->out);
-    empty(&line->in);
+    if (line->in.size && line->in_flight)
+        memmove(line->in.bytes, line->in.bytes + line->frames.at, line->in.size);
+    else
+        empty(&line->in);
+    if (line->in_flight)
+        line->frames = (Frames){.left = batch_at(line, 0)->replies};
     pass_on(line, chain);
 }
 
@@ -310,25 +348,29 @@ static void give_up(Line *line, Call *self, int error) {
     pthread_mutex_lock(&line->lock);
     if (!line->error || line->was_late)
         line->error = line->was_late ? ETIMEDOUT : error;
-    for (int sent = 1; sent >= 0; sent--)
-        for (Call *call = sent ? line->batch : line->first; call; call = next) {
+    for (unsigned number = 0; number <= line->in_flight; number++) {
+        bool was_sent = number < line->in_flight;
+        for (Call *call = was_sent ? batch_at(line, number)->calls : line->first; call; call = next) {
             next = call->next;
             if (call == self)
-                call->stage = sent ? LOST : DROPPED;
+                call->stage = was_sent ? LOST : DROPPED;
             else
-                settle(call, sent ? LOST : DROPPED, &tail);
+                settle(call, was_sent ? LOST : DROPPED, &tail);
         }
-    line->leader = line->batch = line->first = line->last = NULL;
+    }
+    line->leader = line->first = line->last = NULL;
+    line->in_flight = 0;
     pthread_mutex_unlock(&line->lock);
     pass_on(line, chain);
 }
 
-/* Leader: hand the lead to a thread of the batch, or to the first in the queue; else the next call takes it. */
+/* Leader: hand the lead to a thread of a batch, or to the first in the queue; else the next call takes it. */
 static void hand_on(Line *line) {
     pthread_mutex_lock(&line->lock);
-    Call *heir = line->batch;
-    while (heir && heir->is_gone)
-        heir = heir->next;
+    Call *heir = NULL;
+    for (unsigned number = 0; !heir && number < line->in_flight; number++)
+        for (heir = batch_at(line, number)->calls; heir && heir->is_gone; heir = heir->next)
+            ;
     if (!heir)
         heir = line->first;
     line->leader = heir;
@@ -342,7 +384,7 @@ static void hand_on(Line *line) {
 
 /* Leader: encrypt the command, if the connection is encrypted.  0, or an errno. */
 static int encrypt_batch(Line *line, void *owner) {
-    if (!line->convert)
+    if (!line->convert || !line->out.size)
         return 0;
     Buffer encrypted = {0};
     int why = line->convert(owner, line->encrypt, line->out.bytes, line->out.size, &encrypted);
@@ -382,36 +424,46 @@ static int wait_for(int fd, short events, double until) {
     return poll(&one, 1, left > 0 ? (int)(left * 1e3 + 0.999) : 0);
 }
 
-/* Leader: send the rest of the command, and read until its reply is complete; `why` is the errno of BROKEN. */
-static Outcome converse(Line *line, void *owner, double until, int *why) {
-    while (line->sent < line->out.size || !frames_are_whole(&line->frames, line->in.bytes, line->in.size)) {
-        bool sends = line->sent < line->out.size;
-        if (line->frames.is_broken || !widen(&line->in, READ_AT_ONCE)) {
-            *why = line->frames.is_broken ? EPROTO : ENOMEM;
-            return BROKEN;
-        }
-        int ready = sends ? 1 : wait_for(line->fd, POLLIN, until);
-        ssize_t done = -1;
-        if (ready > 0) {
-            done = sends ? send(line->fd, line->out.bytes + line->sent, line->out.size - line->sent, MSG_NOSIGNAL)
-                         : read_some(line, owner);
-            if (done < 0)
-                ready = errno != EAGAIN && errno != EWOULDBLOCK
-                            ? -1
-                            : wait_for(line->fd, sends ? POLLOUT : POLLIN, until);
-        }
-        if (ready == 0)
-            return LATE;
-        if (ready < 0 && errno == EINTR)
-            return INTERRUPTED;
-        if (ready < 0 || (done == 0 && !sends)) {
-            *why = ready < 0 ? errno : ECONNRESET;
-            return BROKEN;
-        }
-        if (done > 0 && sends)
-            line->sent += (size_t)done;
+/* Leader: one step of sending what was written, or of reading.  False, with `outcome`, if the lead ends here. */
+static bool converse(Line *line, Call *self, double until, bool *was_late, Outcome *outcome, int *why) {
+    bool sends = line->sent < line->out.size;
+    double now = seconds_now();
+    *outcome = LATE;
+    if (now >= until && *was_late)
+        return false; /* a server that never stops sending must not keep the caller */
+    *was_late = now >= until; /* what has arrived just in time is still read */
+    *outcome = BROKEN;
+    *why = ENOMEM;
+    if (!widen(&line->in, READ_AT_ONCE))
+        return false;
+    double looks_at = now + line->step; /* again into the queue */
+    bool is_slice = !sends && line->in_flight < MOST_BATCHES && looks_at < until;
+    int ready = sends ? 1 : wait_for(line->fd, POLLIN, is_slice ? looks_at : until);
+    ssize_t done = -1;
+    if (ready > 0) {
+        done = sends ? send(line->fd, line->out.bytes + line->sent, line->out.size - line->sent, MSG_NOSIGNAL)
+                     : read_some(line, self->owner);
+        if (done < 0)
+            ready = errno != EAGAIN && errno != EWOULDBLOCK ? -1
+                                                            : wait_for(line->fd, sends ? POLLOUT : POLLIN, until);
     }
-    return TOLD;
+    if (ready == 0 && is_slice)
+        return true;
+    if (ready == 0 || (ready < 0 && errno == EINTR)) {
+        *outcome = ready ? INTERRUPTED : LATE;
+        return false;
+    }
+    *why = ready < 0 ? errno : ECONNRESET;
+    if (ready < 0 || (done == 0 && !sends))
+        return false;
+    if (done > 0 && sends)
+        line->sent += (size_t)done;
+    if (line->sent == line->out.size)
+        empty(&line->out), line->sent = 0;
+    while (line->in_flight && frames_are_whole(&line->frames, line->in.bytes, line->in.size))
+        hand_out(line, self);
+    *why = EPROTO;
+    return !(line->in_flight && line->frames.is_broken);
 }
 
 static Outcome outcome_of(const Call *call) {
@@ -420,20 +472,21 @@ static Outcome outcome_of(const Call *call) {
 
 /* Lead until the own call is finished.  After LATE and INTERRUPTED the thread still has the lead. */
 static Outcome lead(Line *line, Call *self, double until) {
+    bool was_late = false;
     while (self->stage < ANSWERED) {
-        if (!line->batch && seconds_now() >= until)
+        double now = seconds_now();
+        if (now >= until && self->stage == LINED_UP)
             return LATE; /* do not send what no thread would wait for */
+        Outcome outcome = BROKEN;
         int why = 0;
-        if (!line->batch && !(why = gather(line)))
+        if (may_send(line, now) && !(why = gather(line, now)))
             why = encrypt_batch(line, self->owner);
-        Outcome outcome = why ? BROKEN : converse(line, self->owner, until, &why);
-        if (outcome == LATE || outcome == INTERRUPTED)
-            return outcome;
-        if (outcome == BROKEN) {
+        if (why || !converse(line, self, until, &was_late, &outcome, &why)) {
+            if (outcome != BROKEN)
+                return outcome;
             give_up(line, self, why);
             return outcome_of(self);
         }
-        hand_out(line, self);
     }
     hand_on(line);
     return TOLD;

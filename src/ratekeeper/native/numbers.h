@@ -1,7 +1,7 @@
 /* The numbers that all rules share: whole microseconds, whole ticks, and one limit's terms.
  *
  * Law: no floats, no rounding.  An instant is below MOST_NOW microseconds and a limit keeps limit.py's bounds,
- * so a bucket's state, (now + recovery) * drain, stays below 2^79 and nothing here can overflow.
+ * so a bucket's state, (now + recovery + period) * drain, stays below 2^79 and nothing here can overflow.
  * No Python.h: a plain C program can run every rule.
  */
 #ifndef RATEKEEPER_NUMBERS_H
@@ -27,14 +27,17 @@ enum algorithm { FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW, TOKEN_BUCKET, LEAKY_
 
 typedef struct {
     enum algorithm algorithm;
-    bool leases;  /* concurrency: a sliding log whose units are given back by their instant */
+    bool leases;  /* concurrency: a log of when leases end, each with its id */
     u64 count;
     u64 micros;   /* the period */
+    u64 window;   /* of a log: an entry counts until so long after its instant: the period; 0 for leases */
+    u64 reach;    /* of a log: how far after now an instant may be: 0; the period for leases */
     u64 slices;
     u64 capacity;
     u64 unit;     /* ticks in one unit of cost */
     u64 drain;    /* ticks in a microsecond */
     u128 full;    /* ticks in a burst */
+    u128 ceiling; /* ticks that a state owes at most */
 } Limit;
 
 static inline u64 least(u64 a, u64 b) { return a < b ? a : b; }
@@ -45,5 +48,13 @@ static inline u64 divided(u128 value, u64 by) {
 }
 
 static inline u64 divided_up(u128 value, u64 by) { return divided(value + by - 1, by); }
+
+/* Twin of limit.py's slack, in `full` and above: what a step back of the clock may add to a burst. */
+static inline u128 ceiling_of(const Limit *limit) {
+    u128 most = (u128)limit->micros * limit->drain;
+    most = limit->full < most ? limit->full : most;
+    u64 slack = most > limit->unit ? divided(most - limit->unit, limit->drain) : 0;
+    return limit->full + (u128)slack * limit->drain;
+}
 
 #endif

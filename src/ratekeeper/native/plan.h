@@ -15,12 +15,15 @@ typedef struct {
     const Limit *limits; /* one for each part */
     u64 hash;
     u64 cost;
+    u64 lease;     /* of a concurrency limit: its id, or NOBODY */
+    u64 lasts;     /* microseconds until it ends; 0: a period */
     Place place;
     i64 slot;      /* -1: the key is not there */
     u64 *old;      /* the record as it is */
     u64 *new;      /* the record as it will be */
     u64 pending;   /* units that earlier checks of this plan add to the same logs */
     u64 fits;      /* a bit for each part */
+    int evidence;  /* where that of its first part is */
     int twin;      /* an earlier check of the same key, or -1 */
     bool last;     /* no later check of the same key */
     bool allowed;
@@ -53,7 +56,21 @@ static inline bool is_locked(const Region *region) {
 #endif
 }
 
-/* Returns how many regions were locked.  `order` is scratch memory: a pointer for each item. */
+#define BRIEFLY 1000 /* microseconds that a plan waits for a guard while it owns others */
+
+static inline void unlock_all(Item **order, int regions) {
+    while (regions-- > 0) {
+        Region *region = order[regions]->place.region;
+        if (region->guard)
+            unlock_guard(region);
+        else
+            spin_unlock(&region->lock);
+    }
+}
+
+/* Returns how many regions were locked: all of them, or none and an error, with the guard's item first in `order`.
+ * `order` is scratch memory: a pointer for each item.
+ */
 static inline int lock_all(Item *items, int count, Item **order, int *error) {
     int regions = 0;
     *error = 0;
@@ -79,21 +96,25 @@ static inline int lock_all(Item *items, int count, Item **order, int *error) {
         Region *region = order[index]->place.region;
         if (!region->guard) {
             spin_lock(&region->lock);
-        } else if ((*error = lock_guard(shape_in(order[index]), region))) {
-            return index;
+            continue;
         }
+        Item *owner = order[index];
+        *error = lock_guard_within(shape_in(owner), region, index ? BRIEFLY : GUARD_MICROS);
+        if (!*error)
+            continue;
+        unlock_all(order, index);
+        if (*error == ETIMEDOUT && index) { /* a long wait, without the others: else it would spread to them */
+            *error = lock_guard(shape_in(owner), region);
+            if (!*error) {
+                unlock_guard(region);
+                index = -1; /* all again, in their order */
+                continue;
+            }
+        }
+        order[0] = owner; /* whose guard it is */
+        return 0;
     }
     return regions;
-}
-
-static inline void unlock_all(Item **order, int regions) {
-    while (regions-- > 0) {
-        Region *region = order[regions]->place.region;
-        if (region->guard)
-            unlock_guard(region);
-        else
-            spin_unlock(&region->lock);
-    }
 }
 
 static inline void read_item(Item *items, int index) {
@@ -128,7 +149,7 @@ static inline Log item_log(const Item *item, const Part *part, u64 *words) {
     if (!part->ring)
         return log_view(part, words + part->offset);
     if (item->slot < 0)
-        return (Log){(u64 *)&NOTHING_LOGGED, NULL, 0};
+        return (Log){(u64 *)&NOTHING_LOGGED, NULL, 0, NULL};
     return log_view(part, record_at(shape_in(item), item->place.region, (size_t)item->slot) + part->offset);
 }
 
@@ -140,7 +161,10 @@ static inline bool decide_part(const Item *item, const Part *part, const Limit *
     case SLIDING_WINDOW: return sliding_window_decide(words, now, limit, item->cost);
     case SLIDING_LOG: {
         Log log = item_log(item, part, words - part->offset);
-        return sliding_log_used(&log, now, limit) + item->pending + item->cost <= limit->count;
+        u64 others = sliding_log_used(&log, now, limit);
+        if (limit->leases)
+            others -= concurrency_places(&log, now, item->lease);
+        return others + item->pending + item->cost <= limit->count;
     }
     case UNLIMITED: return true;
     default:
@@ -236,9 +260,12 @@ static inline void write_logs(Item *item, u64 now, u64 cost) {
         Log log = item_log(item, part, item->new);
         if (!cost && !log_length(&log))
             continue;
-        sliding_log_mend(&log, now);
-        if (cost)
-            sliding_log_append(&log, now, item->limits + each, cost);
+        const Limit *limit = item->limits + each;
+        sliding_log_mend(&log, now, limit);
+        if (cost && limit->leases)
+            concurrency_hold(&log, now, limit, cost, item->lease, item->lasts);
+        else if (cost)
+            sliding_log_append(&log, now, limit, cost);
     }
 }
 
@@ -326,8 +353,10 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
         all = all && items[index].allowed;
     }
     bool takes = all && !peek;
+    Evidence *first = evidence;
     for (int index = 0; index < count; index++) {
         Item *item = items + index;
+        item->evidence = (int)(evidence - first);
         if (!item->key_table)
             continue;
         u64 pending = item->pending + (takes ? item->cost : 0);
@@ -359,11 +388,16 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
                 write_logs(item, now, 0);
         }
     }
+    for (int index = 0; takes && done && index < count; index++) {
+        Item *item = items + index;
+        if (item->key_table && item->lease != NOBODY) /* known now: the lease may have had places before */
+            keep_evidence(item, 0, item->new, now, item->cost, 0, true, first + item->evidence);
+    }
     leave_all(items, count);
     return done;
 }
 
-enum change { TAKE, REFUND, RESET };
+enum change { TAKE, REFUND, RESET, RENEW, GIVE_BACK };
 
 static inline void refund_part(const Item *item, const Part *part, const Limit *limit, u64 *words, u64 now, i64 at) {
     switch (part->algorithm) {
@@ -371,8 +405,10 @@ static inline void refund_part(const Item *item, const Part *part, const Limit *
     case SLIDING_WINDOW: sliding_window_refund(words, now, limit, item->cost, at); break;
     case SLIDING_LOG: {
         Log log = item_log(item, part, words - part->offset);
-        if (log_length(&log))
-            (limit->leases ? concurrency_refund : sliding_log_refund)(&log, item->cost, at);
+        if (log_length(&log) && limit->leases)
+            concurrency_refund(&log, limit, item->cost, at);
+        else if (log_length(&log))
+            sliding_log_refund(&log, now, item->cost, at);
         break;
     }
     case UNLIMITED: break;
@@ -388,6 +424,8 @@ static inline bool change_item(Item *item, enum change change, u64 now, i64 at, 
     copy_words(item->new, item->old, shape->words);
     if (change == TAKE) {
         u64 there = item->cost;
+        item->lease = NOBODY;
+        item->lasts = 0;
         for (uint32_t each = 0; each < shape->parts; each++) {
             const Part *part = shape->part + each;
             if (part->algorithm == SLIDING_LOG) {
@@ -400,6 +438,17 @@ static inline bool change_item(Item *item, enum change change, u64 now, i64 at, 
         item->cost = taken = there;
         if (there)
             decide_item(item, 0, now);
+    } else if (change == RENEW) {
+        decide_item(item, 0, now);
+        Log log = item_log(item, shape->part, item->new);
+        if (item->allowed)
+            taken = item->cost;
+        else if (log_length(&log))
+            sliding_log_mend(&log, now, item->limits);
+    } else if (change == GIVE_BACK) {
+        Log log = item_log(item, shape->part, item->new);
+        if (log_length(&log))
+            concurrency_give_back(&log, item->cost, item->lease);
     } else {
         for (uint32_t each = 0; each < shape->parts; each++) {
             const Part *part = shape->part + each;
@@ -415,13 +464,17 @@ static inline bool change_item(Item *item, enum change change, u64 now, i64 at, 
             }
         }
     }
+    if (change != RENEW)
+        item->allowed = true;
     for (uint32_t each = 0; each < shape->parts; each++)
-        keep_evidence(item, each, item->new, now, 0, taken, true, evidence + each);
+        keep_evidence(item, each, item->new, now, change == RENEW ? item->cost : 0, taken, item->allowed, evidence + each);
     item->fits = ~(u64)0;
     if (taken)
         done = reserve_logs(item, now);
     if (done && (taken || differs(item)))
         done = write_item(item, now, taken);
+    if (done && change == RENEW && taken) /* the lease may have had places before */
+        keep_evidence(item, 0, item->new, now, item->cost, 0, true, evidence);
     leave_item(item);
     return done;
 }

@@ -25,6 +25,7 @@ typedef struct {
     uint32_t offset; /* of its words in the record */
     uint32_t words;
     uint32_t ring;   /* capacity of a shared log; 0: the log is in a block of its own */
+    bool leases;     /* the log has ids, in as many words after its ring */
 } Part;
 
 typedef struct {
@@ -59,7 +60,7 @@ static inline uint32_t digit_bits(const Limit *limit) {
 
 static inline uint32_t part_words(const Limit *limit, bool shared) {
     switch (limit->algorithm) {
-    case SLIDING_LOG: return shared ? 1 + (uint32_t)limit->count : 1;
+    case SLIDING_LOG: return shared ? 1 + (uint32_t)limit->count * (limit->leases ? 2 : 1) : 1;
     case SLIDING_WINDOW: return 2 + (uint32_t)limit->slices;
     case UNLIMITED: return 0;
     default: return 2;
@@ -80,6 +81,7 @@ static inline Shape *shape_of(const Limit *limits, uint32_t parts, bool shared, 
         part->offset = shape->words;
         part->words = part_words(limit, shared);
         part->ring = shared && limit->algorithm == SLIDING_LOG ? (uint32_t)limit->count : 0;
+        part->leases = limit->leases;
         shape->words += part->words;
     }
     for (uint32_t index = 0; index < parts; index++)
@@ -151,12 +153,12 @@ static inline Log log_view(const Part *part, u64 *words) {
     if (part->ring) {
         if (*words >> 32 >= part->ring || (uint32_t)*words > part->ring)
             *words = 0; /* the file was damaged: never read or write outside of the ring */
-        return (Log){words, words + 1, part->ring};
+        return (Log){words, words + 1, part->ring, part->leases ? words + 1 + part->ring : NULL};
     }
     Block *block = (Block *)(uintptr_t)words[0];
     if (!block)
-        return (Log){(u64 *)&NOTHING_LOGGED, NULL, 0};
-    return (Log){&block->head, block->ring, block->room};
+        return (Log){(u64 *)&NOTHING_LOGGED, NULL, 0, NULL};
+    return (Log){&block->head, block->ring, block->room, part->leases ? block->ring + block->room : NULL};
 }
 
 static inline u128 part_debt(const Part *part, u64 *words, u64 now, const Limit *limit) {

@@ -97,13 +97,13 @@ static inline void recover(const Shape *shape, Region *region) {
         }
 }
 
-/* Returns 0, or an error: ETIMEDOUT if the guard stays owned, another one if it is damaged. */
-static inline int lock_guard(const Shape *shape, Region *region) {
+/* Waits up to `micros` for an owner.  Returns 0, or an error: ETIMEDOUT if the guard stays owned, another if damaged. */
+static inline int lock_guard_within(const Shape *shape, Region *region, u64 micros) {
     if (!has_right_kind(region->guard))
         return ENOTRECOVERABLE;
     int error = pthread_mutex_trylock(&region->guard->mutex);
     if (error == EBUSY)
-        error = wait_for_guard(region->guard, &region->vain);
+        error = wait_for_guard(region->guard, &region->vain, micros);
     else if (region->vain)
         __atomic_store_n(&region->vain, 0, __ATOMIC_RELAXED);
     if (error == OWNER_DIED) {
@@ -113,7 +113,14 @@ static inline int lock_guard(const Shape *shape, Region *region) {
     return error;
 }
 
-static inline void unlock_guard(Region *region) { pthread_mutex_unlock(&region->guard->mutex); }
+static inline int lock_guard(const Shape *shape, Region *region) { return lock_guard_within(shape, region, GUARD_MICROS); }
+
+static inline void unlock_guard(Region *region) {
+    if (has_right_kind(region->guard))
+        pthread_mutex_unlock(&region->guard->mutex);
+    else
+        forget_owned();
+}
 
 /* Mark a slot busy and return its value; then only the caller, who owns the guard, changes it. */
 static inline Slot make_busy(Slot *slot) {

@@ -28,6 +28,12 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
     }
     if (!make_batch(self, plan, &batch))
         return NULL;
+    for (int index = 0; index < batch.count; index++)
+        if ((change == RENEW || change == GIVE_BACK) && !batch.tables[index]->terms->limits->leases) {
+            PyErr_Format(PyExc_ValueError, "plan: expected leases, got %S", batch.tables[index]->terms->limit);
+            drop_batch(&batch);
+            return NULL;
+        }
     PyObject *found = PyTuple_New(batch.count);
     for (int index = 0; found && index < batch.count; index++) {
         Item *item = batch.items + index;
@@ -39,7 +45,8 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
             bool written = !item->key_table || change_item(item, change, now, taken_at == Py_None ? (i64)now : at, batch.evidence);
             unlock_all(batch.order, regions);
             if (written)
-                decision = decision_from(terms, item->key_table ? batch.evidence : &BOUNDLESS, true, now, 0);
+                decision = decision_from(terms, item->key_table ? batch.evidence : &BOUNDLESS,
+                                         !item->key_table || item->allowed, now, change == RENEW ? item->cost : 0);
             else
                 PyErr_NoMemory();
         }
@@ -59,6 +66,9 @@ static PyObject *store_refund(StoreObject *self, PyObject *args, PyObject *keywo
         return NULL;
     return change_all(self, plan, REFUND, at);
 }
+
+static PyObject *store_renew(StoreObject *self, PyObject *plan) { return change_all(self, plan, RENEW, Py_None); }
+static PyObject *store_end_leases(StoreObject *self, PyObject *plan) { return change_all(self, plan, GIVE_BACK, Py_None); }
 
 static PyObject *store_reset(StoreObject *self, PyObject *plan) {
     PyObject *found = change_all(self, plan, RESET, Py_None);
@@ -81,6 +91,16 @@ static bool add_digit(PyObject **number, long bits, u64 digit) {
     return sum != NULL;
 }
 
+static PyObject *tuple_from(const u64 *words, u64 count) {
+    PyObject *found = PyTuple_New((Py_ssize_t)count);
+    for (u64 index = 0; found && index < count; index++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(words[index]);
+        if (!number || PyTuple_SetItem(found, (Py_ssize_t)index, number) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
 static PyObject *part_to_python(const Part *part, const Limit *limit, const u64 *words) {
     PyObject *found;
     switch (part->algorithm) {
@@ -94,13 +114,10 @@ static PyObject *part_to_python(const Part *part, const Limit *limit, const u64 
         for (u64 age = limit->slices + 1; found && age-- > 0;)
             add_digit(&found, 52, words[1 + age]);
         return found;
-    case SLIDING_LOG: /* as copy_of wrote it: how many, then the instants */
-        found = PyTuple_New((Py_ssize_t)words[0]);
-        for (u64 index = 0; found && index < words[0]; index++) {
-            PyObject *instant = PyLong_FromUnsignedLongLong(words[1 + index]);
-            if (!instant || PyTuple_SetItem(found, (Py_ssize_t)index, instant) < 0)
-                Py_CLEAR(found);
-        }
+    case SLIDING_LOG: /* as copy_of wrote it: how many, then the instants, then the ids of leases */
+        found = tuple_from(words + 1, words[0]);
+        if (found && part->leases)
+            found = Py_BuildValue("(NN())", found, tuple_from(words + 1 + words[0], words[0]));
         return found;
     case UNLIMITED: return PyLong_FromLong(0);
     default:
@@ -116,10 +133,11 @@ static u64 *copy_of(const Item *item) {
     const Shape *shape = shape_in(item);
     size_t size = 1;
     for (uint32_t each = 0; each < shape->parts; each++) {
-        Log log = {(u64 *)&NOTHING_LOGGED, NULL, 0};
+        Log log = {(u64 *)&NOTHING_LOGGED, NULL, 0, NULL};
         if (shape->part[each].algorithm == SLIDING_LOG)
             log = item_log(item, shape->part + each, item->old);
-        size += shape->part[each].algorithm == SLIDING_LOG ? 1 + log_length(&log) : shape->part[each].words;
+        u64 width = shape->part[each].leases ? 2 : 1;
+        size += shape->part[each].algorithm == SLIDING_LOG ? 1 + width * log_length(&log) : shape->part[each].words;
     }
     u64 *copy = malloc(size * sizeof(u64)), *next = copy;
     for (uint32_t each = 0; copy && each < shape->parts; each++) {
@@ -134,6 +152,8 @@ static u64 *copy_of(const Item *item) {
         *next++ = length;
         for (u64 index = 0; index < length; index++)
             *next++ = *log_at(&log, index);
+        for (u64 index = 0; log.ids && index < length; index++)
+            *next++ = *id_at(&log, index);
     }
     return copy;
 }
@@ -262,6 +282,10 @@ static PyMethodDef store_methods[] = {
      "take($self, plan, /)\n--\n\nTake as much of each cost as is left: to charge for what has been used already."},
     {"refund", (PyCFunction)(void (*)(void))store_refund, METH_VARARGS | METH_KEYWORDS,
      "refund($self, plan, at=None)\n--\n\nGive back each cost, taken at the instant ``at``; never above the capacity."},
+    {"renew", (PyCFunction)store_renew, METH_O,
+     "renew($self, plan, /)\n--\n\nHold each lease of the plan, by itself, from now on; the decisions say which are held."},
+    {"end_leases", (PyCFunction)store_end_leases, METH_O,
+     "end_leases($self, plan, /)\n--\n\nLet each lease of the plan keep only ``cost`` places: 0 ends it."},
     {"reset", (PyCFunction)store_reset, METH_O, "reset($self, plan, /)\n--\n\nForget what the plan's keys used."},
     {"states", (PyCFunction)store_states, METH_O,
      "states($self, plan, /)\n--\n\nThe time, and the state of each check, to predict a wait."},

@@ -136,9 +136,9 @@ static inline u64 changes_in(const KeyTable *key_table) { return __atomic_load_n
 
 static inline Block *new_block(KeyTable *key_table, u64 room) {
     Block *block = NULL;
-    u64 first = key_table->shape->first_ring, words = 2 + first;
+    u64 first = key_table->shape->first_ring, width = key_table->shape->part->leases ? 2 : 1, words = 2 + first * width;
     if (room != first) {
-        block = malloc(sizeof(Block) + room * sizeof(u64));
+        block = malloc(sizeof(Block) + room * width * sizeof(u64));
     } else {
         Slab *slab = &key_table->slab;
         spin_lock(&slab->lock);
@@ -380,7 +380,7 @@ static inline bool reserve(KeyTable *key_table, u64 *words, u64 now, const Limit
     Block *block = (Block *)(uintptr_t)words[0];
     u64 used = 0;
     if (block) {
-        Log log = {&block->head, block->ring, block->room};
+        Log log = log_view(key_table->shape->part, words);
         used = sliding_log_used(&log, now, limit);
     }
     u64 needed = used + cost;
@@ -395,10 +395,13 @@ static inline bool reserve(KeyTable *key_table, u64 *words, u64 now, const Limit
         return false;
     larger->head = used;
     if (block) {
-        Log log = {&block->head, block->ring, block->room};
+        Log log = log_view(key_table->shape->part, words);
         u64 gone = log_length(&log) - used;
-        for (u64 index = 0; index < used; index++)
+        for (u64 index = 0; index < used; index++) {
             larger->ring[index] = *log_at(&log, gone + index);
+            if (log.ids)
+                larger->ring[room + index] = *id_at(&log, gone + index);
+        }
         free_block(key_table, block);
     }
     words[0] = (u64)(uintptr_t)larger;

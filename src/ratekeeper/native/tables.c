@@ -1,5 +1,8 @@
 /* KeyTable: the states of a limit.  Table: `check` on them, the hot path. */
 #include "core.h"
+#include "mapping.h"
+
+static uint32_t mappings_lock; /* of free-threaded builds; the interpreter's lock is enough for others */
 
 static bool shapes_agree(const Shape *a, const Shape *b) {
     if (a->parts != b->parts || a->words != b->words || a->packed != b->packed || a->digit != b->digit)
@@ -7,7 +10,8 @@ static bool shapes_agree(const Shape *a, const Shape *b) {
     for (uint32_t index = 0; index < a->parts; index++) {
         enum algorithm one = a->part[index].algorithm, other = b->part[index].algorithm;
         bool buckets = one >= TOKEN_BUCKET && one <= GCRA && other >= TOKEN_BUCKET && other <= GCRA;
-        if ((one != other && !buckets) || a->part[index].ring != b->part[index].ring)
+        if ((one != other && !buckets) || a->part[index].ring != b->part[index].ring ||
+            a->part[index].leases != b->part[index].leases)
             return false;
     }
     return true;
@@ -26,9 +30,9 @@ void raise_unlockable(const KeyTable *key_table, int error) {
     if (error == ETIMEDOUT)
         state = "stays locked, by a stopped process or because it is damaged";
     PyObject *why = PyUnicode_FromFormat(
-        "expected a guard that is free within %d s, got one that %s. "
+        "expected a guard that is free within %d ms, got one that %s. "
         "To start afresh, stop the others and call ratekeeper.stores.shared.remove('%s').",
-        GUARD_SECONDS, state, name);
+        GUARD_MICROS / 1000, state, name);
     PyObject *errors = PyImport_ImportModule("ratekeeper.errors");
     PyObject *kind = errors ? PyObject_GetAttrString(errors, "StoreUnavailable") : NULL;
     PyObject *store = kind ? PyUnicode_FromFormat("shm://%s", name) : NULL;
@@ -88,6 +92,14 @@ static PyObject *key_table_new(PyTypeObject *type, PyObject *args, PyObject *key
             goto failed;
         }
         self->shared = true;
+        spin_lock(&mappings_lock);
+        bool is_protected = protect_mapping(self->memory.buf, (size_t)self->memory.len);
+        spin_unlock(&mappings_lock);
+        if (!is_protected) {
+            PyErr_Format(PyExc_ValueError, "KeyTable: expected at most %d shared tables at once", MOST_MAPPINGS);
+            free(shape);
+            goto failed;
+        }
         size_t needed = shared_bytes(shape, regions_for(max_keys), buckets_for(max_keys));
         if ((size_t)self->memory.len < needed || (uintptr_t)self->memory.buf % LINE) {
             PyErr_Format(PyExc_ValueError, "KeyTable: expected %zu bytes of memory, got %zd", needed, self->memory.len);
@@ -119,8 +131,12 @@ static void key_table_free(KeyTableObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     if (self->key_table)
         drop_key_table(self->key_table);
-    if (self->shared)
+    if (self->shared) {
+        spin_lock(&mappings_lock);
+        forget_mapping(self->memory.buf);
+        spin_unlock(&mappings_lock);
         PyBuffer_Release(&self->memory);
+    }
     PyObject_Free(self);
     Py_DECREF(type);
 }

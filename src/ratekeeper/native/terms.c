@@ -35,12 +35,15 @@ static bool limit_from(PyObject *object, Limit *limit) {
         !number_in(object, "unit", &limit->unit) || !number_in(object, "drain", &limit->drain))
         return false;
     limit->full = (u128)limit->capacity * limit->unit;
+    limit->window = limit->leases ? 0 : limit->micros;
+    limit->reach = limit->leases ? limit->micros : 0;
     if (found != UNLIMITED && (!limit->count || !limit->micros || !limit->unit || !limit->drain ||
                                limit->drain > MOST_DRAIN || limit->capacity > MOST_COUNT || !limit->slices ||
                                limit->slices > MOST_SLICES || limit->full / limit->drain > MOST_NOW / 2)) {
         PyErr_Format(PyExc_ValueError, "native: expected a limit within the bounds of model.py, got %S", object);
         return false;
     }
+    limit->ceiling = ceiling_of(limit);
     return true;
 }
 

@@ -16,8 +16,9 @@ from ratekeeper.check import Check
 from ratekeeper.errors import InvalidInput, InvalidStore, shown
 from ratekeeper.flow.acquire import acquire_plan
 from ratekeeper.flow.drive import adrive, drive
+from ratekeeper.flow.lease_renewal import named_lease, renewer_of
 from ratekeeper.flow.queue import WaitQueue
-from ratekeeper.flow.settle import give_back
+from ratekeeper.flow.settle import end
 from ratekeeper.keys import encode
 from ratekeeper.limit import MOST_LEASES, Limit
 from ratekeeper.outbound.delivery import TooLate, patience_of
@@ -144,7 +145,7 @@ class Adaptive:
         limit = self._limits.get(count)
         if limit is None:
             limit = self._limits[count] = Limit(count, LEASE / SECOND, algorithm="concurrency")
-        return (Check(self._name, self._key, limit, 1),)
+        return (named_lease(Check(self._name, self._key, limit, 1), self._store),)
 
 
 class AdaptivePermit:
@@ -161,7 +162,13 @@ class AdaptivePermit:
         clock = adaptive._store.clock
         self._plan = adaptive._plan()
         (self._decision,) = yield from acquire_plan(
-            adaptive._queue, adaptive._key, self._plan, self._patience, clock, self._priority
+            adaptive._queue,
+            adaptive._key,
+            self._plan,
+            self._patience,
+            clock,
+            self._priority,
+            renewer_of(adaptive._store),
         )
         if not self._decision:
             raise TooLate(self._decision, adaptive._name, ADVICE)
@@ -175,7 +182,8 @@ class AdaptivePermit:
         if kind is None or failed:  # a cancelled call says nothing about the server
             adaptive._gradient.observe(seconds, adaptive.in_flight, failed)
         adaptive.in_flight -= 1
-        yield from give_back(self._plan, self._decision)
+        (lease,) = self._plan
+        yield from end(lease, self._decision, renewer_of(adaptive._store))  # type: ignore[arg-type]
 
     def __enter__(self) -> AdaptivePermit:
         adaptive = self._adaptive

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ratekeeper.awaitable import awaited, refuse_use
 from ratekeeper.check import Check, to_cost
 from ratekeeper.decision import binding, longest_wait
 from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
@@ -307,6 +308,7 @@ class AsyncBudget:
         """Reserve an estimate, waiting up to ``timeout`` seconds: use it with ``async with``, or await it."""
         return AsyncBudgetReservation(self._level, key, timeout, priority, costs)
 
+    @awaited
     async def left(self, key: Key | None = None) -> dict[str, int]:
         """The amount that is left of each unit; the least of all levels."""
         left: dict[str, int] = await self._level.runner.run(self._level.left(key))
@@ -322,6 +324,16 @@ class AsyncBudget:
 
 class AsyncBudgetReservation(UnitReservation):
     """A reservation of an AsyncBudget.  True if it was admitted; ``used`` is the usage that ``add`` has counted."""
+
+    if not TYPE_CHECKING:
+
+        def __bool__(self):
+            return super().__bool__() if self._decisions else refuse_use("AsyncBudget.reserve", "its truth value")
+
+        def __enter__(self):
+            refuse_use("AsyncBudget.reserve", "'with'", "Write: async with budget.reserve(…).")
+
+        __exit__ = __enter__
 
     def __await__(self) -> Generator[Any, None, AsyncBudgetReservation]:
         if not self._decisions:  # awaited once, then entered as a block: reserve once

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import InvalidCost
 from ratekeeper.http.headers import LimitLabel
-from ratekeeper.identity.identity import Caller, Identity, key_of
+from ratekeeper.identity.identity import Caller, Identity, key_of, written
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.limit import Limit, LimitSet
 from ratekeeper.rules.rule import ANY_TIER, Exempt, Rule
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ratekeeper.identity.request import Request
     from ratekeeper.stores.protocol import Store
 
-# Added to a rule's name: the spaces that count blocked subjects, their refusals, and the grace they used.
+# Added to a rule's name: the spaces that count blocked subjects, their refusals, and the grace they used.  The
+# fallback of a store knows them, too: BESIDE.
 BLOCKED = "#blocked"
 REFUSED = "#refused"
 GRACED = "#graced"
@@ -59,12 +60,14 @@ class RuleCounter:
         "name",
         "refusals",
         "rule",
+        "space",
         "store",
     )
 
     def __init__(self, rule: Rule, identity: Identity, store: Store, is_local: bool, exempt_everywhere: Exempt) -> None:
         self.rule = rule
         self.name = rule.name
+        self.space = rule.space or rule.name
         self.store = store
         self.is_local = is_local
         self.identity = identity
@@ -94,19 +97,21 @@ class RuleCounter:
         depends_on_request = bool(self.exempt) or rule.allow_from is not None or not self.constant or not self.entries
         if depends_on_request or self.is_shadow:
             return not depends_on_request
-        has_consequences = rule.penalty is not None or bool(rule.grace)
+        has_consequences = (
+            rule.penalty is not None or bool(rule.grace) or any(limit.is_leased for limit in rule.limits.values())
+        )
         is_queue = any(limit.is_queue for limit in rule.limits.values())
         return rule.enforce_percent >= 100 and not has_consequences and not is_queue
 
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
         """Each space that the rule counts in, with its limit there."""
         for entry in self.entries.values():
-            yield self.name, entry.limit
+            yield self.space, entry.limit
             if self.rule.grace:
-                yield self.name + GRACED, self.grace_limit(entry.limit)
+                yield self.space + GRACED, self.grace_limit(entry.limit)
         for suffix, limit in ((BLOCKED, self.block), (REFUSED, self.refusals)):
             if limit is not None:
-                yield self.name + suffix, limit
+                yield self.space + suffix, limit
 
     def entry(self, caller: Caller) -> TierLimit | None:
         """The limit of the caller's tier; None if the rule limits nothing."""
@@ -116,7 +121,7 @@ class RuleCounter:
         for exempt in self.exempt:
             if exempt.networks and caller.client_address.address in exempt.networks:
                 return True
-            if exempt.users and caller.user in exempt.users:
+            if exempt.users and written(caller.user) in exempt.users:
                 return True
             if exempt.tiers and caller.tier in exempt.tiers:
                 return True
@@ -141,7 +146,7 @@ class RuleCounter:
         key: str | bytes = self.key(caller)
         if len(key) > LONGEST:
             key = encode(key)
-        return PendingCheck(self, entry, Check(self.name, key, entry.limit, cost, self.rule.on_store_error))
+        return PendingCheck(self, entry, Check(self.space, key, entry.limit, cost, self.rule.on_store_error))
 
 
 class PendingCheck:
@@ -160,7 +165,7 @@ class PendingCheck:
 
         While the store is away, this process counts it.
         """
-        return Check(self.counter.name + suffix, self.check.key, limit, 1, "local")
+        return Check(self.counter.space + suffix, self.check.key, limit, 1, "local")
 
 
 def cost_of(rule: Rule, request: Request) -> int:

@@ -22,9 +22,11 @@ from ratekeeper.check import Check
 from ratekeeper.decision import Decision
 from ratekeeper.errors import InvalidCost
 from ratekeeper.flow import settle
+from ratekeeper.flow.lease_renewal import named_lease, renewer_of
 from ratekeeper.http.verdict import NO_NOTES, HttpVerdict, VerdictNotes
 from ratekeeper.identity.identity import Caller
 from ratekeeper.identity.request import Request, is_preflight
+from ratekeeper.limit import UNLIMITED
 from ratekeeper.rules.counter import BLOCKED, GRACED, REFUSED, PendingCheck, RuleCounter, cost_of
 from ratekeeper.rules.match import Index
 from ratekeeper.rules.selection import is_denied, run, selection_of
@@ -53,8 +55,8 @@ class CompiledRules:
         self.response = settings.response
         self.identity = settings.identity
         self.instance = instance
-        self.requests = Index([patterns(rule, "requests") for rule in settings.rules])
-        self.messages = Index([patterns(rule, "messages") for rule in settings.rules])
+        self.requests = index_of(settings, "requests")
+        self.messages = index_of(settings, "messages")
         self.limits_messages = any(rule.counts == "messages" and rule.mode != "off" for rule in settings.rules)
         self.preflights_count = settings.response.count_preflights
         self.delays = any(limit.is_queue for rule in settings.rules for limit in rule.limits.values())
@@ -117,15 +119,22 @@ class CompiledRules:
             if entry is None or entry.is_unlimited:
                 continue
             try:
-                cost = cost_of(rule, request)
+                cost = min(UNLIMITED, cost_of(rule, request) * (selection.hits or 1))
             except InvalidCost:
                 return self.verdict(request, "cost", [], VerdictNotes(refuser=rule))
             pending = counter.pending(entry, caller, cost)
+            if entry.limit.is_leased:
+                pending.check = named_lease(pending.check, counter.store)
             (enforced if counter.is_enforced(pending.check.key) else shadow).append(pending)
         blocked = yield from self.blocked(enforced)
         if blocked is not None:
             notes = VerdictNotes(refuser=blocked[0].counter.rule, blocked_for=blocked[1])
             return self.verdict(request, "blocked", [], notes)
+        if not selection.hits:
+            for pending in enforced:
+                pending.decision = yield from self.ask_beside(pending, "peek", pending.check)
+            fits = all(pending.decision.allowed for pending in enforced)
+            return self.verdict(request, "" if fits else "limit", enforced)
         decisions = yield from self.commit([pending.check for pending in enforced], enforced)
         for pending, decision in zip(enforced, decisions, strict=True):
             pending.decision = decision
@@ -150,6 +159,7 @@ class CompiledRules:
             graced=graced,
             shadow=tuple([pending.counter.name for pending in shadow if not pending.decision.allowed]),
             unenforced=tuple([(pending.entry, pending.decision) for pending in shadow]),
+            leases=tuple([(pending.entry, pending.check) for pending in enforced if pending.check.lease]),  # type: ignore[misc]
         )
         return self.verdict(request, "", enforced, notes)
 
@@ -170,10 +180,13 @@ class CompiledRules:
             decisions |= zip(local, self.instance.check(local_plan), strict=True)
         if fleet_plan:
             fits_here = all(decisions[number].allowed for number in local)
-            answers = yield from self.ask("check" if fits_here else "peek", fleet_plan)
+            if fits_here and any(check.lease for check in fleet_plan):
+                answers = yield from settle.hold(fleet_plan, renewer_of(self.fleet))
+            else:
+                answers = yield from self.ask("check" if fits_here else "peek", fleet_plan)
             decisions |= zip(fleet, answers, strict=True)
             if local_plan and fits_here and not all(decision.allowed for decision in answers):
-                self.instance.refund(local_plan, decisions[local[0]].at)
+                self.give_back_here(local_plan, decisions[local[0]].at)
         return [decisions[number] for number in range(len(checks))]
 
     def ask(self, operation: str, *arguments: Any) -> Flow[Any]:
@@ -229,22 +242,51 @@ class CompiledRules:
             if not counted.allowed or counted.remaining == 0:
                 yield from self.ask_beside(pending, "check", pending.beside(BLOCKED, block))
 
+    def give_back_here(self, plan: Plan, at: int) -> None:
+        """Give back what this instance's limits took at that instant."""
+        for check in plan:
+            if check.lease:
+                self.instance.end_leases((check.having(0, 0),))  # type: ignore[attr-defined]
+            else:
+                self.instance.refund((check,), at)
+
     def give_back(self, taken: list[PendingCheck]) -> Flow[None]:
         """Give back what an admitted request took."""
         for pending in taken:
-            if pending.counter.is_local or self.answers_at_once:
+            store = pending.counter.store
+            if pending.check.lease:
+                ending = settle.end(pending.check, pending.decision, renewer_of(store))  # type: ignore[arg-type]
+                if pending.counter.is_local:
+                    run(ending, store)
+                else:
+                    yield from ending
+            elif pending.counter.is_local or self.answers_at_once:
                 pending.counter.store.refund((pending.check,), pending.decision.at)
             else:
                 yield from settle.give_back((pending.check,), pending.decision)
 
     def renew(self, verdict: HttpVerdict) -> Flow[None]:
         """Let the leases of an admitted request begin anew; the verdict then has the new ones."""
-        answers = dict(verdict.answers)
+        answers, leases = dict(verdict.answers), dict(verdict.notes.leases)
         for pending in self.leases_of(verdict):
             store = pending.counter.store
-            renewal = settle.renew(pending.check, pending.decision, getattr(store, "has_room", True))
-            answers[pending.entry] = run(renewal, store) if pending.counter.is_local else (yield from renewal)
+            renewal = settle.renew(pending.check, pending.decision, renewer_of(store))  # type: ignore[arg-type]
+            lease, decision = run(renewal, store) if pending.counter.is_local else (yield from renewal)
+            answers[pending.entry] = decision
+            leases[pending.entry] = lease
         verdict.answers = tuple(answers.items())
+        verdict.notes.leases = tuple(leases.items())
+
+    def keep_leases(self, verdict: HttpVerdict) -> bool:
+        """Renew the leases of an admitted request for as long as they are held; whether something else must do that."""
+        all_kept = True
+        for pending in self.leases_of(verdict):
+            renewer = renewer_of(pending.counter.store)
+            if renewer is None or pending.decision.reason:
+                all_kept = False
+            else:
+                renewer.keep_for_ever(pending.check)  # type: ignore[arg-type]
+        return all_kept
 
     def leases_of(self, verdict: HttpVerdict) -> list[PendingCheck]:
         """The leases of an admitted request, which end with it."""
@@ -253,14 +295,28 @@ class CompiledRules:
     def taken(self, verdict: HttpVerdict) -> list[PendingCheck]:
         """What an admitted request took; rules that had grace took nothing."""
         taken = []
+        leases = dict(verdict.notes.leases)
         for entry, decision in verdict.answers:
             if verdict.allowed and decision.allowed:
                 counter = entry.counter  # of the rules as they were then: there may be new ones by now
                 caller = Caller(counter.identity, verdict.request)
                 pending = counter.pending(entry, caller, cost_of(counter.rule, verdict.request))
                 pending.decision = decision
+                pending.check = leases.get(entry, pending.check)
                 taken.append(pending)
         return taken
+
+
+def index_of(settings: Settings, counts: str) -> Index:
+    """The rules that count requests or messages, by what they match."""
+    rules = settings.rules
+    everywhere = settings.exempt.paths
+    return Index(
+        [patterns(rule, counts) for rule in rules],
+        [(*rule.exclusions, *everywhere) for rule in rules],
+        defaults={number for number, rule in enumerate(rules) if rule.is_default},
+        replacing={number for number, rule in enumerate(rules) if rule.replaces_defaults},
+    )
 
 
 def patterns(rule: Rule, counts: str) -> tuple[Any, ...]:

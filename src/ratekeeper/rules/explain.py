@@ -56,11 +56,20 @@ def explain(policy: Policy, request: Request) -> Explanation:
     if not compiled.preflights_count and is_preflight(request):
         lines.append("a CORS preflight: not counted")
     met = set(compiled.requests.find(request)) | set(compiled.messages.find(request))
-    steps = [step_of(counter, caller, number in met) for number, counter in enumerate(compiled.counters)]
+    left_out: dict[int, str] = {}
+    for matches in (compiled.requests.search(request), compiled.messages.search(request)):
+        left_out |= dict.fromkeys(matches.excluded, "excludes this path")
+        if matches.replaced:
+            name = compiled.counters[matches.replaced_by].name
+            left_out |= dict.fromkeys(matches.replaced, f"is a default, and {name!r} limits this path")
+    steps = [
+        step_of(counter, caller, number in met, left_out.get(number, ""))
+        for number, counter in enumerate(compiled.counters)
+    ]
     return Explanation(tuple(lines), tuple(steps))
 
 
-def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
+def step_of(counter: RuleCounter, caller: Caller, met: bool, left_out: str) -> Step:
     rule = counter.rule
 
     def step(text: str, applies: bool = False) -> Step:
@@ -68,6 +77,8 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool) -> Step:
 
     if rule.mode == "off":
         return step("is off")
+    if left_out:
+        return step(left_out)
     if not met:
         patterns = ", ".join(pattern_text(pattern) for pattern in rule.patterns)
         return step(f"matches {patterns}, not this")

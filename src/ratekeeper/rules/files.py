@@ -6,12 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidRules, shown
+from ratekeeper.rules.lines import locator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ratekeeper.rules.lines import Locate
 
-def read(path: str | Path) -> dict[str, Any]:
+
+class RulesContent(dict[str, Any]):
+    """The content of a rules file, and where each setting is written in it."""
+
+    locate: Locate
+
+
+def read(path: str | Path) -> RulesContent:
     """The contents of a .toml, .yaml, .yml or .json file."""
     path = Path(path)
     try:
@@ -19,7 +28,10 @@ def read(path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or "it is not UTF-8").lower()
         raise InvalidRules(f"cannot read {path.name}: {reason}.", place=str(path)) from error
-    return read_text(text, path.suffix.lower(), path.name)
+    suffix = path.suffix.lower()
+    content = RulesContent(read_text(text, suffix, path.name))
+    content.locate = locator(text, suffix)
+    return content
 
 
 class DuplicateKey(ValueError):
@@ -33,6 +45,15 @@ def without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
             raise DuplicateKey(f"{shown(name)} is given twice in one table. Keep one of them")
         table[name] = value
     return table
+
+
+def reason_of(error: Exception) -> str:
+    """What a parser says, on one line, without the lines of the file that YAML shows."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is not None and problem:
+        context = getattr(error, "context", None)
+        return f"{f'{context}, ' if context else ''}{problem} at line {mark.line + 1}, column {mark.column + 1}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
@@ -62,11 +83,13 @@ def read_text(text: str, suffix: str, name: str) -> dict[str, Any]:
         load, wrong = (lambda text: yaml.load(text, Loader)), yaml.YAMLError
     else:
         raise InvalidRules(f"{name}: expected a name that ends in .toml, .yaml, .yml or .json.", place=name)
+    cause = ""
     try:
         content = load(text)
     except (wrong, DuplicateKey, RecursionError) as error:
-        cause = " ".join(str(error).split())
-        raise InvalidRules(f"{name}: expected {suffix[1:].upper()}, but {cause[:200]}.", place=name) from error
+        cause = reason_of(error)
+    if cause:  # raised here, because the first error holds the text of the file, with its secrets
+        raise InvalidRules(f"{name}: expected {suffix[1:].upper()}, but {cause[:200]}.", place=name)
     if not isinstance(content, dict):
         raise InvalidRules(f"{name}: expected a table of settings and rules, got {type(content).__name__}.", place=name)
     return content

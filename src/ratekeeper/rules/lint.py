@@ -37,7 +37,9 @@ def advise(rules: Iterable[Rule], identity: Identity) -> list[str]:
 
 def on_belief(rule: Rule, rules: list[Rule], identity: Identity) -> Iterator[str]:
     source = identity.unverified(rule.by)
-    if source and rule.limits and is_covered(rule, rules):  # a rule that is not covered has a warning of its own
+    if source == "host":  # no list of hosts would help, and a rule that is not covered has a warning of its own
+        return
+    if source and rule.limits and is_covered(rule, rules):
         yield (
             f"counts by {source!r} and accepts any value: a client that sends a new one each time is limited by "
             "the rules by ip only. List the keys you issued in [identity.api_keys]."
@@ -80,10 +82,36 @@ def beside(rules: list[Rule]) -> Iterator[tuple[Rule, str]]:
                 continue
             if all(any(covers(wide, pattern) for wide in other.patterns) for pattern in rule.patterns):
                 yield rule, f"never decides anything: {other.name!r} refuses every request before it."
-        for other in rules[: rules.index(rule)]:
-            same = other.by == rule.by and texts(other) == texts(rule) and other.mode == rule.mode != "off"
-            if same and other.counts == rule.counts and each_is_looser(rule, other):
-                yield rule, f"never refuses a request: {other.name!r} counts the same and is stricter."
+    enforced = [(number, rule) for number, rule in enumerate(rules) if rule.mode == "enforce" and rule.limits]
+    bounds = [pair for pair in enforced if is_unconditional(pair[1])]
+    wide = [pair for pair in bounds if any(pattern.text.endswith("/**") for pattern in pair[1].patterns)]
+    alike: dict[object, list[tuple[int, Rule]]] = {}
+    for pair in bounds:
+        alike.setdefault(repr(texts(pair[1])), []).append(pair)
+    for number, rule in enforced:
+        for place, other in [*alike.get(repr(texts(rule)), ()), *wide]:
+            same = other.by == rule.by and texts(other) == texts(rule)
+            if other is rule or (same and place > number) or not counts_at_least(other, rule):
+                continue
+            if each_is_looser(rule, other):
+                words = "the same" if same else "the same requests and more"
+                yield rule, f"never refuses a request: {other.name!r} counts {words} and is stricter."
+                break
+
+
+def is_unconditional(rule: Rule) -> bool:
+    return rule.enforce_percent >= 100 and not (rule.exempt or rule.exclusions or rule.is_default)
+
+
+def counts_at_least(wide: Rule, narrow: Rule) -> bool:
+    """Whether each request that ``narrow`` counts is counted by ``wide`` too, in the same counter or a shared one."""
+    if wide.counts != narrow.counts or wide.scope != narrow.scope:
+        return False
+    if wide.cost.source or narrow.cost.source or wide.cost.constant < narrow.cost.constant:
+        return False
+    if not (wide.by == ("all",) or set(wide.by) <= set(narrow.by)):
+        return False
+    return all(any(covers(pattern, each) for pattern in wide.patterns) for each in narrow.patterns)
 
 
 def covers(wide: Pattern, narrow: Pattern) -> bool:
@@ -107,14 +135,18 @@ def each_limit(rule: Rule) -> Iterator[Limit]:
 
 
 def each_is_looser(rule: Rule, other: Rule) -> bool:
-    limits, stricter = list(each_limit(rule)), list(each_limit(other))
-    if rule.by_tier or other.by_tier or not limits or len(stricter) != 1:
+    """Whether one limit of ``other`` refuses before each limit of ``rule`` does."""
+    limits = list(each_limit(rule))
+    if other.by_tier or not limits:
         return False
-    (bound,) = stricter
-    return all(
+    return all(any(is_looser(limit, bound) for bound in each_limit(other)) for limit in limits)
+
+
+def is_looser(limit: Limit, bound: Limit) -> bool:
+    return (
         limit.algorithm == bound.algorithm
         and limit.count * bound.micros >= bound.count * limit.micros
         and limit.capacity >= bound.capacity
         and limit.slices == bound.slices
-        for limit in limits
+        and not limit.is_leased
     )

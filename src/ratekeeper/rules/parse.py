@@ -12,9 +12,12 @@ from ipaddress import ip_network
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ratekeeper.errors import InvalidInput, InvalidLimit, did_you_mean, shown
-from ratekeeper.identity.address import UNIX, Addresses, Networks
+from ratekeeper.http.body import MEDIA, PRESETS, renderer, wrong_placeholder
+from ratekeeper.http.body import PLACEHOLDERS as BODY_PLACEHOLDERS
+from ratekeeper.identity.address import UNIX, Addresses, Networks, parse_address
 from ratekeeper.identity.identity import NAMED, PLAIN, ApiKey, Identity, source_advice
 from ratekeeper.identity.jwt import PUBLIC, SECRETS, Tokens, fetch_url
 from ratekeeper.limit import parse_limits
@@ -22,7 +25,7 @@ from ratekeeper.rules.match import Pattern
 from ratekeeper.rules.rule import ANY_TIER, THIRTY_SECONDS, Cost, Exempt, Penalty, Rule
 from ratekeeper.rules.schema import BODIES, RULES
 from ratekeeper.rules.settings import Response, Settings
-from ratekeeper.rules.validate import Place, fits, sentence
+from ratekeeper.rules.validate import Attempts, Place, fits, sentence
 from ratekeeper.units import parse_period, to_micros
 
 if TYPE_CHECKING:
@@ -44,24 +47,34 @@ def parse(
     content: Mapping[str, Any], name: str = "rules", functions: Functions | None = None, folder: Path | None = None
 ) -> Settings:
     """Understand the content of a rules file.  It may name ``functions``, and files relative to ``folder``."""
-    root = Place(f"{name}: ")
+    root = Place(f"{name}: ", locate=getattr(content, "locate", None))
     content = dict(content)
-    fits(root, content, RULES)
     functions = functions or {}
     if not (isinstance(functions, Mapping) and all(callable(function) for function in functions.values())):
         raise InvalidInput(f"functions: expected a dictionary of functions by their names, got {shown(functions)}.")
+    attempt = Attempts()
+    attempt(fits, root, content, RULES)
+    unfit = {mistake.keys[1] for mistake in attempt.mistakes if len(mistake.keys) > 1 and mistake.keys[0] == "rules"}
+    if len(unfit) < len({mistake.keys[:2] for mistake in attempt.mistakes}):
+        attempt.finish()  # what is wrong outside of the rules would make other settings look wrong
     parser = RulesParser(root, content, functions, folder or Path())
-    identity = parser.identity()
-    rules = parser.rules()
+    identity = attempt(parser.identity)
+    rules = attempt(parser.rules, unfit)
+    response = attempt(parser.response)
+    exempt = attempt(parser.exempt, root.key("exempt"), content.get("exempt", ()))
+    attempt.finish()
+    parser.warn_of_missing_identity(rules, exempt, identity)
+    parser.warn_of_chosen_costs(rules)
     parser.warn_of_unverified_sources(rules, identity)
-    response = parser.response()
     return Settings(
         rules=rules,
         identity=identity,
         store=content.get("store", "memory://"),
-        exempt=parser.exempt(root.key("exempt"), content.get("exempt", ())),
+        exempt=exempt,
         response=response,
         secret=content.get("secret"),
+        on_store_error=content.get("on_store_error", "local"),
+        tier_default=parser.tiers["default"] if parser.tiers is not None else None,
         warnings=tuple(parser.warnings),
     )
 
@@ -98,7 +111,7 @@ class RulesParser:
                     None,
                     "Without a trusted proxy, any client could choose its tier.",
                 )
-        claims = [source for source in [*users, *tier_from] if source.startswith("jwt:")]
+        claims = [source for source in [*users, *tier_from, *self.counted_by()] if source.startswith("jwt:")]
         if claims and tokens is None:
             self.warnings.append(
                 f"identity: {claims[0]!r} is ignored, because there is no [identity.jwt] to verify tokens with. "
@@ -125,6 +138,13 @@ class RulesParser:
             functions=self.functions,
         )
 
+    def counted_by(self) -> list[str]:
+        """Every source that a rule counts by; of rules that the schema does not allow, what can be read."""
+        rules = [table for table in self.content["rules"] if isinstance(table, dict)]
+        given = [table.get("by", ()) for table in rules]
+        lists = [[by] if isinstance(by, str) else by for by in given if isinstance(by, (str, list, tuple))]
+        return [source for sources in lists for source in sources if isinstance(source, str)]
+
     def tokens(self, place: Place, table: dict[str, Any]) -> Tokens:
         kinds = ("secret_env", "secret", "key", "key_file", "jwks_file", "jwks_url")
         present = [kind for kind in kinds if kind in table]
@@ -147,7 +167,7 @@ class RulesParser:
             content = self.file(place.key(kind), value)
             jwks = lambda: content  # noqa: E731
         else:
-            if not value.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+            if not is_safe_source(value):
                 place.key(kind).refuse(
                     "an https URL", value, "Whoever can change the keys can sign tokens for any user."
                 )
@@ -224,13 +244,18 @@ class RulesParser:
         return Networks(texts)
 
     def exempt(self, place: Place, texts: Sequence[str]) -> Exempt:
+        paths = []
         for number, text in enumerate(texts):
             if text in ("user:", "tier:"):
                 place.key(number).refuse(f"a name behind {text!r}", text)
+            if text.startswith("/") or " /" in text:
+                self.pattern(place.key(number), text)
+                paths.append(Pattern(text, exact=True))
         users = frozenset(text[5:] for text in texts if text.startswith("user:"))
         tiers = frozenset(text[5:] for text in texts if text.startswith("tier:"))
-        rest = [text for text in texts if not text.startswith(("user:", "tier:"))]
-        return Exempt(self.networks(place, rest), frozenset("user:" + user for user in users), tiers)
+        others = [text for text in texts if not text.startswith(("user:", "tier:", "/")) and " /" not in text]
+        users = frozenset("user:" + user for user in users)
+        return Exempt(self.networks(place, others), users, tiers, tuple(paths))
 
     def micros(self, place: Place, value: str | float) -> int:
         try:
@@ -245,9 +270,14 @@ class RulesParser:
             self.message(place.key("message"), table["message"])
         body: Any = table.get("body", "json")
         render: Any = None
-        if body not in BODIES:
+        if isinstance(body, dict):
+            self.template(place.key("body"), body)
+            body, render = "json", renderer(body)
+        elif body in PRESETS:
+            body, render = "json", renderer(PRESETS[body], MEDIA.get(body, "application/json"))
+        elif body not in BODIES:
             if not callable(body):
-                self.sources(place.key("body"), body, ("function",), BODIES)
+                self.sources(place.key("body"), body, ("function",), (*BODIES, *PRESETS))
             body, render = "json", body if callable(body) else self.functions[body.partition(":")[2]]
         return Response(
             headers=tuple(table.get("headers", Response.headers)),
@@ -258,6 +288,20 @@ class RulesParser:
             count_preflights=table.get("count_preflights", False),
             message=table.get("message"),
         )
+
+    def template(self, place: Place, value: Any) -> None:
+        """Refuse a template of the body with a placeholder that there is not."""
+        attempt = Attempts()
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(item, (dict, list, tuple)):
+                attempt(self.template, place.key(name), item)
+            elif isinstance(item, str) and wrong_placeholder(item):
+                names = ", ".join(f"{{{name}}}" for name in BODY_PLACEHOLDERS)
+                attempt(place.key(name).refuse, f"text with no placeholders but {names}", item,
+                        "Double a brace that is not a placeholder.")  # fmt: skip
+            elif not isinstance(item, (str, int, float)):
+                attempt(place.key(name).refuse, "text, a number, true, false, a list or a table", item)
+        attempt.finish()
 
     def message(self, place: Place, text: str) -> str:
         try:
@@ -272,21 +316,26 @@ class RulesParser:
                          "Double a brace that is not a placeholder.")  # fmt: skip
         return text
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self, unfit: set[Any]) -> tuple[Rule, ...]:
+        """The rules, except for those with the numbers ``unfit``: they have mistakes that were found before."""
         names: dict[str, int] = {}
         rules = []
+        attempt = Attempts()
         for number, table in enumerate(self.content["rules"]):
-            place = Place(self.root.key("rules").key(number).text, table["name"])
+            if number in unfit:
+                continue
+            place = self.root.key("rules").key(number).of_rule(table["name"])
             if table["name"] in names:
-                place.key("name").refuse("a name of its own", table["name"], f"rules[{names[table['name']]}] has it.")
+                other = f"rules[{names[table['name']]}] has it."
+                attempt(place.key("name").refuse, "a name of its own", table["name"], other)
             names[table["name"]] = number
-            rules.append(self.rule(place, table))
+            rules.append(attempt(self.rule, place, table))
+        attempt.finish()
         return tuple(rules)
 
-    def leases(self, place: Place, table: dict[str, Any]) -> None:
+    def leases(self, place: Place, table: dict[str, Any], limits: dict[str, Limit | LimitSet]) -> None:
         """Refuse leases that no response would give back: of messages, and of rules that are not enforced."""
-        limits = self.limits(place, table).values() if "limit" in table else ()
-        leased = [limit for limit in limits if limit.is_leased]
+        leased = [limit for limit in limits.values() if limit.is_leased]
         if leased and table.get("counts") == "messages":
             place.key("counts").refuse(f"'requests' with '{leased[0]}'", "messages", "A message holds no lease.")
         if leased and (table.get("mode") == "shadow" or table.get("enforce_percent", 100) != 100):
@@ -296,68 +345,97 @@ class RulesParser:
             )
 
     def rule(self, place: Place, table: dict[str, Any]) -> Rule:
+        attempt = Attempts()
         by = table.get("by", "ip")
         sources: tuple[Any, ...] = (by,) if isinstance(by, str) or callable(by) else tuple(by)
-        self.sources(place.key("by"), [source for source in sources if isinstance(source, str)], NAMED, PLAIN)
-        if "limit" not in table and "allow_from" not in table:
-            place.refuse("'limit' or 'allow_from'", None, "A rule needs one of them.")
-        if "limit" not in table:
-            for name in ("penalty", "grace", "warn_at", "algorithm", "cost"):
-                if name in table:
-                    place.key(name).refuse("a limit beside it", table[name], "Without a limit it does nothing.")
-        allow_from = self.networks(place.key("allow_from"), table["allow_from"]) if "allow_from" in table else None
+        named = [source for source in sources if isinstance(source, str)]
+        attempt(self.sources, place.key("by"), named, NAMED, PLAIN)
+        attempt(self.expect_limit, place, table)
+        allow_from = None
+        if "allow_from" in table:
+            allow_from = attempt(self.networks, place.key("allow_from"), table["allow_from"])
         if table.get("counts") == "messages" and table.get("mode") != "off" and allow_from is not None:
-            place.key("allow_from").refuse(
-                "a rule that counts requests", None, "The handshake decides for the messages."
-            )
+            message = "The handshake decides for the messages."
+            attempt(place.key("allow_from").refuse, "a rule that counts requests", None, message)
         if "message" in table:
-            self.message(place.key("message"), table["message"])
-        penalty = table.get("penalty")
-        self.leases(place, table)
+            attempt(self.message, place.key("message"), table["message"])
+        limits = attempt(self.limits, place, table)
+        if limits:
+            attempt(self.leases, place, table, limits)
+        patterns, exclusions = attempt(self.patterns, place, table) or ((), ())
+        cost = attempt(self.cost, place.key("cost"), table.get("cost", 1))
+        penalty = attempt(self.penalty, place.key("penalty"), table["penalty"]) if table.get("penalty") else None
+        exempt = attempt(self.exempt, place.key("exempt"), table["exempt"]) if "exempt" in table else None
+        max_delay = THIRTY_SECONDS
+        if "max_delay" in table:
+            max_delay = attempt(self.micros, place.key("max_delay"), table["max_delay"])
+        attempt.finish()
         return Rule(
             name=table["name"],
-            patterns=self.patterns(place, table),
+            patterns=patterns,
             by=sources,
-            limits=self.limits(place, table),
+            limits=limits,
             tier_default=self.tiers["default"] if self.tiers is not None else ANY_TIER,
-            cost=self.cost(place.key("cost"), table.get("cost", 1)),
+            cost=cost,
             counts=table.get("counts", "requests"),
             scope=table.get("scope", "fleet"),
             mode=table.get("mode", "enforce"),
             enforce_percent=table.get("enforce_percent", 100),
             warn_at=table.get("warn_at"),
             grace=table.get("grace", 0),
-            penalty=self.penalty(place.key("penalty"), penalty) if penalty else None,
+            penalty=penalty,
             allow_from=allow_from,
-            exempt=self.exempt(place.key("exempt"), table["exempt"]) if "exempt" in table else None,
+            exempt=exempt,
             on_store_error=table.get("on_store_error", self.content.get("on_store_error", "local")),
-            max_delay=self.micros(place.key("max_delay"), table["max_delay"])
-            if "max_delay" in table
-            else THIRTY_SECONDS,
+            max_delay=max_delay,
             message=table.get("message"),
             headers=table.get("headers", True),
+            exclusions=exclusions + (exempt.paths if exempt is not None else ()),
+            is_default=table.get("default", False),
         )
 
-    def patterns(self, place: Place, table: dict[str, Any]) -> tuple[Pattern, ...]:
+    def expect_limit(self, place: Place, table: dict[str, Any]) -> None:
+        if "limit" in table:
+            return
+        if "allow_from" not in table:
+            place.refuse("'limit' or 'allow_from'", None, "A rule needs one of them.")
+        for name in ("penalty", "grace", "warn_at", "algorithm", "cost"):
+            if name in table:
+                place.key(name).refuse("a limit beside it", table[name], "Without a limit it does nothing.")
+
+    def patterns(self, place: Place, table: dict[str, Any]) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
+        """The patterns of a rule, and those that begin with ``!``, which it excludes."""
         given = table.get("match", "/**")
         texts = [given] if isinstance(given, str) else list(given)
+        attempt = Attempts()
         for number, text in enumerate(texts):
             item = place.key("match") if isinstance(given, str) else place.key("match").key(number)
-            words = text.split()
-            paths = [word for word in words if word.startswith("/")]
-            methods = [word for word in words if not word.startswith("/")]
-            if len(paths) > 1 or len(methods) > 1 or (paths and words[-1] is not paths[0]):
-                item.refuse("methods and a path such as 'GET,POST /api/**'", text)
-            if methods and not METHODS.fullmatch(methods[0]):
-                item.refuse("methods and a path such as 'GET,POST /api/**'", text, "A path begins with '/'.")
-            if paths and ("?" in paths[0] or "#" in paths[0]):
-                item.refuse("a path without a query", text, "The query is not part of a route.")
-            parts = Pattern(text).segments
-            if parts.count("**") > 1 or (paths and paths[0].count("**") > 1):
-                item.refuse("'**' once in a path", text)
-            if set("".join(parts)) & set("{}<>"):
-                item.refuse("each '{' closed by a '}', as in '/users/{id}'", text)
-        return tuple([Pattern(text, table.get("host")) for text in texts])
+            attempt(self.pattern, item, text.removeprefix("!"))
+        attempt.finish()
+        included = [text for text in texts if not text.startswith("!")] or ["/**"]
+        excluded = [text[1:] for text in texts if text.startswith("!")]
+        host = table.get("host")
+        return (
+            tuple([Pattern(text, host) for text in included]),
+            tuple([Pattern(text, exact=True) for text in excluded]),
+        )
+
+    def pattern(self, item: Place, text: str) -> None:
+        """Refuse a text that is no pattern."""
+        words = text.split()
+        paths = [word for word in words if word.startswith("/")]
+        methods = [word for word in words if not word.startswith("/")]
+        if not words or len(paths) > 1 or len(methods) > 1 or (paths and words[-1] is not paths[0]):
+            item.refuse("methods and a path such as 'GET,POST /api/**'", text)
+        if methods and not METHODS.fullmatch(methods[0]):
+            item.refuse("methods and a path such as 'GET,POST /api/**'", text, "A path begins with '/'.")
+        if paths and ("?" in paths[0] or "#" in paths[0]):
+            item.refuse("a path without a query", text, "The query is not part of a route.")
+        parts = Pattern(text).segments
+        if parts.count("**") > 1 or (paths and paths[0].count("**") > 1):
+            item.refuse("'**' once in a path", text)
+        if set("".join(parts)) & set("{}<>"):
+            item.refuse("each '{' closed by a '}', as in '/users/{id}'", text)
 
     def limits(self, place: Place, table: dict[str, Any]) -> dict[str, Limit | LimitSet]:
         if "limit" not in table:
@@ -416,6 +494,45 @@ class RulesParser:
                 place.key(name).refuse("a time from 1 millisecond to 400 days", table[name])
         return Penalty(table["after"], within, block)
 
+    def warn_of_missing_identity(self, rules: tuple[Rule, ...], exempt: Exempt, identity: Identity) -> None:
+        """Warn of users and tiers that nothing in the file can name."""
+        for rule in rules:
+            if "user" in rule.by and not identity.user_sources:
+                self.warnings.append(
+                    f"rule {rule.name!r} counts by 'user', but identity.user does not say who that is, so each client "
+                    "is counted by address. Add [identity] with user = 'jwt:sub', 'app:user' or another source."
+                )
+            if "tier" in rule.by and self.tiers is None:
+                self.warnings.append(
+                    f"rule {rule.name!r} counts by 'tier', but there is no [tiers], so all clients are counted "
+                    "together. Add [tiers] with 'from' and 'default'."
+                )
+        for where, clients in [("exempt", exempt), *[(f"rule {rule.name!r}", rule.exempt) for rule in rules]]:
+            if clients is not None and clients.users and not identity.user_sources:
+                self.warnings.append(
+                    f"{where} exempts users, but identity.user does not say who they are, so none is exempt. "
+                    "Add [identity] with user = 'jwt:sub', 'app:user' or another source."
+                )
+            if clients is not None and clients.tiers and not (self.tiers and self.tiers.get("from")):
+                self.warnings.append(
+                    f"{where} exempts tiers, but tiers.from does not say who is in them. Add [tiers] with 'from'."
+                )
+
+    def warn_of_chosen_costs(self, rules: tuple[Rule, ...]) -> None:
+        """Warn of costs that a client can lower by what it sends, or leaves out."""
+        for rule in rules:
+            if rule.cost.source == "body" and rule.cost.most is None:
+                self.warnings.append(
+                    f"rule {rule.name!r} takes its cost from the body, but a client can send a body without stating "
+                    f"its length, which costs {rule.cost.missing}. Write cost = {{ from = 'body', most = N }}: "
+                    "then such a body costs N."
+                )
+            elif rule.cost.source == "header" and not self.content.get("trusted_proxies"):
+                self.warnings.append(
+                    f"rule {rule.name!r} takes its cost from the header {rule.cost.name!r}, which a client can write "
+                    "itself. Let a trusted proxy set the header, and name the proxy in trusted_proxies."
+                )
+
     def warn_of_unverified_sources(self, rules: tuple[Rule, ...], identity: Identity) -> None:
         """Warn of rules that a client can avoid by sending another value."""
         for rule in rules:
@@ -434,3 +551,17 @@ def is_covered(rule: Rule, rules: Iterable[Rule]) -> bool:
         and any(pattern.text == "/**" and pattern.methods is None for pattern in other.patterns)
         for other in rules
     )  # fmt: skip
+
+
+def is_safe_source(url: str) -> bool:
+    """Whether nobody on the way can change what a URL answers: https, or plain http on this host."""
+    try:
+        parts = urlsplit(url)
+        host, named = parts.hostname or "", parts.netloc.removesuffix(f":{parts.port}").lower()
+    except ValueError:
+        return False
+    if parts.scheme == "https":
+        return bool(host)
+    address = parse_address(host)
+    is_loopback = host == "localhost" if address is None else address.is_loopback
+    return parts.scheme == "http" and is_loopback and named in (host, f"[{host}]")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratekeeper.awaitable import awaited
 from ratekeeper.errors import InvalidInput, InvalidRules, shown
 from ratekeeper.flow.drive import adrive
 from ratekeeper.http.verdict import HttpVerdict
 from ratekeeper.rules.decide import CompiledRules
 from ratekeeper.rules.files import read
 from ratekeeper.rules.parse import parse
-from ratekeeper.rules.selection import NO_QUEUE, run
+from ratekeeper.rules.selection import NO_QUEUE, run, selection_for_hits
 from ratekeeper.stores import open_store
 from ratekeeper.stores.options import expect_store
 
@@ -129,9 +130,23 @@ class Policy:
             self.opened_async_store = self._open(self.store_url, asynchronous=True)
         return self.opened_async_store
 
+    def warm_up(self, *, for_loop: bool = False) -> None:
+        """Start to connect to a store that lives elsewhere, so that the first request finds a connection.
+
+        It never waits and never fails.  ``for_loop`` is for the running event loop, else for threads.
+        """
+        store: Any = self.async_store if for_loop else self.store
+        start = getattr(store, "warm_up", None)
+        if start is not None:
+            start()
+
     def selection(self, request: Request) -> Selection:
         """The rules that ``request`` meets, on the store for event loops."""
         return (self._async_compiled or self._rules_for_loops()).selection(request)
+
+    def selection_for_hits(self, request: Request, hits: int) -> Selection:
+        """The rules that ``request`` meets, if it counts ``hits`` times; 0 only looks."""
+        return selection_for_hits(self._async_compiled or self._rules_for_loops(), self.selection(request), hits)
 
     def _rules_for_loops(self) -> CompiledRules:
         compiled = self._async_compiled
@@ -169,6 +184,7 @@ class Policy:
         selection = (self._async_compiled or self._rules_for_loops()).selection(request)
         return self._answer_by(selection, request) if self.sinks else selection.answer(request)
 
+    @awaited
     async def acheck(self, request: Request) -> HttpVerdict:
         """``check`` for an event loop."""
         selection = (self._async_compiled or self._rules_for_loops()).selection(request)
@@ -180,6 +196,7 @@ class Policy:
         selection = self.compiled.select(self.compiled.messages.find(request))
         return self._report(selection, self.clock.nanos(), selection.check(request))
 
+    @awaited
     async def acheck_message(self, request: Request) -> HttpVerdict:
         """``check_message`` for an event loop."""
         compiled = self._rules_for_loops()
@@ -245,22 +262,33 @@ class Policy:
 
     def replace(self, settings: Settings) -> None:
         """Put new rules in force, at once and whole.  A rule that keeps its name keeps its counters."""
+        self.put_in_force(self.compile(settings))
+
+    def compile(self, settings: Settings) -> CompiledRules:
+        """Compile rules without putting them in force: that takes long for thousands, and any thread may do it."""
         store, instance = self.store, self.instance
         if settings.store != self.store_url and not self._given_store:
             store = self._open(settings.store)
             instance = self._instance_beside(store)
-        compiled = CompiledRules(settings, store, instance)
-        self.store_url = settings.store
-        if store is not self.store:
+        return CompiledRules(settings, store, instance)
+
+    def put_in_force(self, compiled: CompiledRules) -> None:
+        """Decide by these rules from now on."""
+        self.store_url = compiled.settings.store
+        if compiled.fleet is not self.store:
             self.opened_async_store = None
-        self.store, self.instance, self.clock = store, instance, store.clock
+        self.store, self.instance, self.clock = compiled.fleet, compiled.instance, compiled.fleet.clock
         self._install(compiled)
+
+    def read_again(self) -> Settings:
+        """Read the file again, without putting its rules in force; InvalidRules if it is not valid."""
+        if self.path is None:
+            raise InvalidInput("reload: expected a policy that was loaded from a file. Use Policy.load.")
+        return parse(read(self.path), self.path.name, self._functions, self.path.parent)
 
     def reload(self) -> None:
         """Read the file again.  If it is not valid, InvalidRules is raised and the old rules stay."""
-        if self.path is None:
-            raise InvalidInput("reload: expected a policy that was loaded from a file. Use Policy.load.")
-        self.replace(parse(read(self.path), self.path.name, self._functions, self.path.parent))
+        self.replace(self.read_again())
 
     def watch(self, every: float = 1.0, on_error: Callable[[Exception], object] | None = None) -> None:
         """Reload whenever the file changes, from a thread that looks every so many seconds."""

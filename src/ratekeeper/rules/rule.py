@@ -33,8 +33,10 @@ class Exempt:
     networks: Networks
     users: frozenset[str] = frozenset()
     tiers: frozenset[str] = frozenset()
+    paths: tuple[Pattern, ...] = ()  # of requests, whoever sends them; found together with the rules
 
     def __bool__(self) -> bool:
+        """Whether the client makes a difference."""
         return bool(self.networks or self.users or self.tiers)
 
 
@@ -74,7 +76,15 @@ class Rule:
     max_delay: int = THIRTY_SECONDS
     message: str | None = None
     headers: bool = True
+    space: str = ""  # the name of its counters; empty: that of the rule
+    exclusions: tuple[Pattern, ...] = ()
+    is_default: bool = False
 
     @property
     def by_tier(self) -> bool:
         return ANY_TIER not in self.limits and bool(self.limits)
+
+    @property
+    def replaces_defaults(self) -> bool:
+        """Whether requests that match by their path do not meet default rules: the rule limits all of them itself."""
+        return self.mode == "enforce" and self.enforce_percent >= 100 and bool(self.limits) and not self.is_default

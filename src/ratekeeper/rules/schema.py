@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.http.body import PRESETS
 from ratekeeper.identity.identity import NAMED, PLAIN
 
 Schema = dict[str, Any]
@@ -79,10 +80,15 @@ RULE = table(
         "match": either(
             "a pattern such as 'GET /api/users/{id}', '/admin/**', or a list of them",
             "Methods (optional, with commas) and a path: * and {name} are one segment, ** is any number. "
-            "Default: everything.",
+            "A pattern that begins with ! excludes requests. Default: everything.",
             STRING,
             many(STRING, minItems=1),
         ),
+        "default": {
+            "type": "boolean",
+            "title": "true or false",
+            "description": "Apply only to requests that no other enforced limit matches by its path. Default: false.",
+        },
         "host": text("a host such as 'api.example.com' or '*.example.com'", "Only requests to this host."),
         "by": described(
             {**SOURCE_LIST, "callable": True},
@@ -159,8 +165,8 @@ RULE = table(
         "allow_from": described(many(STRING), "Only these addresses may call; others get 403.", NETWORKS),
         "exempt": described(
             many(STRING),
-            "Clients exempt from this rule.",
-            "a list of networks, 'user:NAME' and 'tier:NAME'",
+            "Clients and paths exempt from this rule.",
+            "a list of networks, 'user:NAME', 'tier:NAME' and paths such as '/health'",
         ),
         "on_store_error": choice(
             STORE_ERRORS, "If the store does not answer: allow, deny with 503, or count in this process (local)."
@@ -198,7 +204,9 @@ RULES: Schema = {
             ),
             "secret": text("text", "Key for the client names in logs. Default: random in each process."),
             "exempt": described(
-                many(STRING), "Clients exempt from every rule.", "a list of networks, 'user:NAME' and 'tier:NAME'"
+                many(STRING),
+                "Clients and paths exempt from every rule.",
+                "a list of networks, 'user:NAME', 'tier:NAME' and paths such as '/health'",
             ),
             "identity": table(
                 "a table",
@@ -275,10 +283,12 @@ RULES: Schema = {
                         "Header dialects; an empty list sends none but Retry-After. Default: x-ratelimit and draft-11.",
                         "a list of dialects",
                     ),
-                    "body": text(
-                        f"{', '.join(repr(word) for word in BODIES)} or 'function:NAME'",
-                        "Body of a refusal; a function of the verdict returns a media type and bytes. Default: json.",
-                        callable=True,
+                    "body": either(
+                        f"{', '.join(repr(word) for word in (*BODIES, *PRESETS))}, 'function:NAME' or a template",
+                        "Body of a refusal: a preset, a table of texts with placeholders, or a function of the verdict "
+                        "that returns a media type and bytes. Default: json.",
+                        {**STRING, "callable": True},
+                        {"type": "object", "minProperties": 1},
                     ),
                     "jitter": described(TIME, "Add a random time up to this to Retry-After. Default: none."),
                     "cors": described(

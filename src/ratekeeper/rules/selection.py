@@ -53,14 +53,14 @@ def prepare(limits: list[TierLimit]) -> Any:
     rows = []
     for limit in limits:
         counter = limit.counter
-        rows.append((counter.name, limit.limit, counter.constant, counter.rule.on_store_error))
+        rows.append((counter.space, limit.limit, counter.constant, counter.rule.on_store_error))
     return limits[0].counter.store.prepare(tuple(rows))
 
 
 def table_of(limit: TierLimit) -> Any:
     """Where the limit is counted."""
     counter = limit.counter
-    return counter.store.table(counter.name, limit.limit, counter.rule.on_store_error)
+    return counter.store.table(counter.space, limit.limit, counter.rule.on_store_error)
 
 
 class NothingToCheck:
@@ -251,11 +251,12 @@ class PreparedSelection(MatchedRules):
 class GeneralSelection(MatchedRules):
     """Rules that depend on more than the limit: exempt clients, penalties, grace, queues, costs, several stores."""
 
-    __slots__ = ("rules",)
+    __slots__ = ("hits", "rules")
 
-    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> None:
+    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...], hits: int = 1) -> None:
         super().__init__(rules, counters)
         self.rules = rules
+        self.hits = hits  # how often each cost is taken; 0 only looks
 
     def check(self, request: Request) -> HttpVerdict:
         return run(self.rules.decide(self, request), self.rules.fleet)
@@ -283,6 +284,11 @@ def shadow_notes(shadows: tuple[ShadowCheck, ...], decisions: Iterable[Any]) -> 
 def is_denied(decision: Decision) -> bool:
     """Whether it was refused because the store is away and the rule says deny."""
     return not decision.allowed and decision.reason.startswith("deny")
+
+
+def selection_for_hits(rules: CompiledRules, selection: Selection, hits: int) -> Selection:
+    """The same rules, for a request that counts ``hits`` times; 0 takes nothing."""
+    return selection if hits == 1 else GeneralSelection(rules, selection.counters, hits)
 
 
 def selection_of(rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> Selection:

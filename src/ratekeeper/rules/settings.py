@@ -56,8 +56,10 @@ class Settings:
 
     rules: tuple[Rule, ...]
     identity: Identity
-    store: str = "memory://"
+    store: str = field(default="memory://", repr=False)  # may hold a password
     exempt: Exempt = field(default_factory=lambda: Exempt(Networks(())))
     response: Response = field(default_factory=Response)
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    on_store_error: str = "local"  # of rules that do not say it themselves
+    tier_default: str | None = None  # None: there are no tiers
     warnings: tuple[str, ...] = ()

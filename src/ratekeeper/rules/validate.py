@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ratekeeper.errors import InvalidRules, did_you_mean, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ratekeeper.rules.lines import Keys, Locate
     from ratekeeper.rules.schema import Schema
 
 KINDS: dict[str, tuple[Any, str]] = {
@@ -20,26 +23,70 @@ KINDS: dict[str, tuple[Any, str]] = {
 }
 
 
+# Their values may be secrets or hold a password: errors name only the type.
+SECRET_KEYS = re.compile(r"\b(store|secret|key|jwks_url)(\[\d+\]|\.\w+)*$")
+
+
 class Place:
     """A place in a rules file, for errors.  ``rule`` is the name of the rule there, if any."""
 
-    __slots__ = ("rule", "text")
+    __slots__ = ("keys", "locate", "rule", "text")
 
-    def __init__(self, text: str, rule: str = "") -> None:
+    def __init__(self, text: str, rule: str = "", keys: Keys = (), locate: Locate | None = None) -> None:
         self.text = text
         self.rule = rule
+        self.keys = keys
+        self.locate = locate
 
-    def key(self, name: object) -> Place:
+    def key(self, name: str | int) -> Place:
         joined = f"[{name}]" if isinstance(name, int) else f".{name}"
-        return Place(
-            f"{self.text}{joined}" if not self.text.endswith(": ") else f"{self.text}{joined.lstrip('.')}", self.rule
-        )
+        text = f"{self.text}{joined}" if not self.text.endswith(": ") else f"{self.text}{joined.lstrip('.')}"
+        return Place(text, self.rule, (*self.keys, name), self.locate)
+
+    def of_rule(self, rule: object) -> Place:
+        """The same place, where errors name the rule."""
+        return Place(self.text, rule if isinstance(rule, str) else "", self.keys, self.locate)
 
     def refuse(self, expected: str, value: object = None, advice: str = "") -> NoReturn:
         got = f", got {shown(value)}" if value is not None else ""
-        of = f" (rule {self.rule!r})" if self.rule else ""
-        place = self.text.removesuffix(": ") + of
-        raise InvalidRules(f"{place}: expected {expected}{got}.{' ' + advice if advice else ''}", place=place)
+        if value is not None and SECRET_KEYS.search(self.text):
+            got = f", got {type(value).__name__}"
+        line = self.locate(self.keys) if self.locate is not None else None
+        place = self.text.removesuffix(": ")
+        if self.rule:
+            place += f" (rule {self.rule!r})"
+        if line is not None:
+            place += f", line {line}"
+        message = f"{place}: expected {expected}{got}.{' ' + advice if advice else ''}"
+        raise InvalidRules(message, place=place, keys=self.keys, line=line)
+
+
+class Attempts:
+    """Calls that go on after a mistake, so that a file's mistakes are told all at once."""
+
+    def __init__(self, *mistakes: InvalidRules) -> None:
+        self.mistakes = list(mistakes)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function returns; None after a mistake, which ``finish`` raises."""
+        try:
+            return function(*arguments)
+        except InvalidRules as error:
+            self.mistakes += error.mistakes
+            return None
+
+    def finish(self) -> None:
+        """Raise the mistakes so far, as one error."""
+        if self.mistakes:
+            raise together(self.mistakes)
+
+
+def together(mistakes: Sequence[InvalidRules]) -> InvalidRules:
+    """One error for all mistakes; a mistake that is alone stays as it is."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    lines = "".join(f"\n  {mistake}" for mistake in mistakes)
+    return InvalidRules(f"{len(mistakes)} mistakes:{lines}", mistakes=tuple(mistakes))
 
 
 def sentence(text: str) -> str:
@@ -77,27 +124,36 @@ def fits(place: Place, value: Any, schema: Schema) -> None:
     elif isinstance(value, (list, tuple)):
         if len(value) < schema.get("minItems", 0):
             place.refuse(title or "at least one", list(value))
+        attempt = Attempts()
         for number, item in enumerate(value):
             rule = item.get("name", "") if isinstance(item, dict) else place.rule
-            inner = place.key(number)
-            fits(Place(inner.text, rule if isinstance(rule, str) else ""), item, schema["items"])
+            attempt(fits, place.key(number).of_rule(rule), item, schema["items"])
+        attempt.finish()
 
 
 def fits_table(place: Place, value: dict[str, Any], schema: Schema) -> None:
     properties: dict[str, Schema] = schema.get("properties", {})
+    attempt = Attempts()
     for name, item in value.items():
         if name in properties:
-            fits(place.key(name), item, properties[name])
+            attempt(fits, place.key(name), item, properties[name])
         elif schema.get("additionalProperties") is False:
             suggestion = did_you_mean(str(name), properties).strip()
-            place.refuse(f"one of {', '.join(properties)}", name, suggestion or "Take it out.")
+            attempt(unknown(place, name).refuse, f"one of {', '.join(properties)}", name, suggestion or "Take it out.")
         elif isinstance(schema.get("additionalProperties"), dict):
-            fits(place.key(name), item, schema["additionalProperties"])
+            attempt(fits, place.key(name), item, schema["additionalProperties"])
     for name in schema.get("required", ()):
         if name not in value:
-            place.refuse(f"{name!r}: {properties[name].get('title', 'a value')}", None, "It is missing.")
+            title = properties[name].get("title", "a value")
+            attempt(place.refuse, f"{name!r}: {title}", None, "It is missing.")
+    attempt.finish()
     if len(value) < schema.get("minProperties", 0):
         place.refuse(schema.get("title") or "at least one entry", value)
+
+
+def unknown(place: Place, name: str) -> Place:
+    """The table around an unknown key, at the line of the key."""
+    return Place(place.text, place.rule, (*place.keys, name), place.locate)
 
 
 def is_kind(value: Any, schema: Schema) -> bool:

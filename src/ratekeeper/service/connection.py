@@ -3,22 +3,54 @@
 Responses that are ready are written together.  A response that waits for the store delays the responses behind it on
 the same connection, never those of other connections.  The listener stops reading from a client that does not read its
 responses or that pipelines too many requests, and closes the connection if that goes on for too long.
+
+Clients share the event loop fairly: of a large read, a slice is parsed at once and the rest in turns with others, so
+a client with one small request never waits for the pipeline of another.  When there is no room for another
+connection, the one that has been idle for the longest time is closed; when incomplete requests take too much memory,
+the one that began first is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import select
+import socket
+import struct
+import sys
 from collections import deque
+from contextlib import suppress
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+from ratekeeper.service.faults import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ssl import SSLContext
 
     from ratekeeper.service.options import Bounds
 
-log = logging.getLogger("ratekeeper")
+ATTACH_FILTER = 26  # SO_ATTACH_FILTER of Linux
 LINGER = 2.0  # seconds that a rejected client has to read why
+SLICE = 4096  # bytes of one client that are parsed before others have their turn
+LARGE = 65_536  # bytes of a response
+WORK_FOR = 0.001  # seconds of slices before the event loop looks for other clients
+ON_THE_WAY = 0.25  # seconds that a request may take from its client to us
+IDLE_AT_LEAST = 1.0  # seconds before a connection may be closed to make room for another
+
+
+def refuse_packets(sock: socket.socket) -> None:
+    """Let the system drop what reaches a listening socket: clients that connect try again, and are refused then.
+
+    Elsewhere than on Linux the queue of the socket is only made as short as can be.
+    """
+    if sys.platform != "linux":
+        sock.listen(0)
+        return
+    import ctypes
+
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # one instruction of BPF: return 0 bytes
+    sock.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(nothing)))
 
 
 class Listener:
@@ -27,49 +59,162 @@ class Listener:
     name = ""
     connection_class: Callable[[Any], ClientConnection]
 
-    def __init__(self, bounds: Bounds, turned_away: dict[str, int] | None = None) -> None:
+    def __init__(self, bounds: Bounds, turned_away: dict[str, int] | None = None, faults: Faults | None = None) -> None:
         self.bounds = bounds
+        self.idle_for = bounds.idle_for
         self.turned_away = {} if turned_away is None else turned_away  # rejected for lack of room, by listener
         self.turned_away.setdefault(self.name, 0)
+        self.faults = Faults({}) if faults is None else faults
         self.loop = asyncio.get_running_loop()
         self.connections: set[ClientConnection] = set()
         self.waiting = 0  # responses that wait for the store
         self.has_new_tasks = False  # tasks of this turn of the loop have not begun: nothing may be sent before them
         self.is_draining = False
-        self.servers: list[asyncio.AbstractServer] = []
+        self.backlog: deque[ClientConnection] = deque()  # clients of whose last read a part is not parsed yet
+        self.is_working = False  # a turn of the backlog is scheduled
+        self.incomplete: dict[ClientConnection, None] = {}  # clients with part of a request, in the order they began
+        self.held = 0  # bytes of those requests
+        self.longest_idle: list[ClientConnection] = []  # as of the last sweep, the longest last
+        self.servers: list[asyncio.Server] = []
+        self.sock: Any = None  # kept to open a server with other certificates on it, and to end it in order
         self.timer: asyncio.TimerHandle | None = None
 
-    async def open(self, sock: Any) -> None:
-        """Accept connections on a bound socket."""
-        server = await self.loop.create_server(lambda: type(self).connection_class(self), sock=sock, backlog=4096)
+    async def open(self, sock: Any, context: SSLContext | None = None) -> None:
+        """Accept connections on a bound socket; with a context, over TLS."""
+        more: dict[str, Any] = {}
+        self.sock, sock = sock, sock.dup()
+        if context is not None:
+            patience = self.bounds.send_for or 1.0
+            more = {"ssl": context, "ssl_handshake_timeout": patience, "ssl_shutdown_timeout": LINGER}
+        make = lambda: type(self).connection_class(self)  # noqa: E731
+        server = await self.loop.create_server(make, sock=sock, backlog=4096, **more)
         self.servers.append(server)
         if self.timer is None:
             self.sweep()
 
+    async def renew(self, context: SSLContext) -> None:
+        """Take new connections with other certificates; open connections keep theirs, and none is lost."""
+        if not self.is_draining:
+            old, self.servers = self.servers, []
+            await self.open(self.sock, context)
+            await self.end_servers(old)
+
+    async def end_servers(self, servers: list[asyncio.Server]) -> None:
+        """Close servers; the connections that they have accepted stay."""
+        if isinstance(self.loop, asyncio.SelectorEventLoop):  # it accepts in one turn and attaches in a later one
+            for listening in [sock for server in servers for sock in server.sockets]:
+                self.loop.remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
+        for server in servers:
+            server.close()
+
+    async def stop_listening(self) -> None:
+        """Take the connections that the system has accepted for us; it refuses the next ones."""
+        if self.sock is None:
+            return
+        with suppress(OSError):
+            refuse_packets(self.sock)  # from now on none is added to those that wait
+            waiting, until = select.poll(), self.loop.time() + ON_THE_WAY
+            waiting.register(self.sock, select.POLLIN)
+            while waiting.poll(0) and self.loop.time() < until:  # noqa: ASYNC110 - the loop accepts them meanwhile
+                await asyncio.sleep(0)
+        await self.end_servers(self.servers)
+        self.sock.close()
+
     def note_tasks_began(self) -> None:
         self.has_new_tasks = False
+
+    def queue_slice(self, connection: ClientConnection) -> None:
+        """Parse the rest of what a client has sent when the others have had their turn."""
+        if connection.is_in_backlog:
+            return
+        connection.is_in_backlog = True
+        self.backlog.append(connection)
+        if not self.is_working:
+            self.is_working = True
+            self.loop.call_soon(self.work)
+
+    def work(self) -> None:
+        """Parse slices of the backlog, a client at a time, then let the event loop look for other clients."""
+        backlog, until = self.backlog, perf_counter() + WORK_FOR
+        while backlog:
+            connection = backlog.popleft()
+            connection.is_in_backlog = False
+            connection.receive_slice()
+            if perf_counter() >= until:
+                break
+        self.is_working = bool(backlog)
+        if backlog:
+            self.loop.call_soon(self.work)
+
+    def make_room(self) -> bool:
+        """Close the connection that has been idle for the longest time; False if all have been active just now."""
+        latest = self.loop.time() - IDLE_AT_LEAST
+        while self.longest_idle:
+            connection = self.longest_idle.pop()
+            if connection in self.connections and connection.is_idle and connection.active_at <= latest:
+                self.connections.discard(connection)
+                connection.is_ending = True
+                connection.transport.close()
+                return True
+        return False
+
+    def hold(self, connection: ClientConnection, size: int) -> None:
+        """Note how many bytes of an incomplete request a connection keeps, and refuse the oldest if it is too much."""
+        self.held += size - connection.held
+        connection.held = size
+        if size:
+            self.incomplete.setdefault(connection)
+        else:
+            self.incomplete.pop(connection, None)
+        while self.held > self.bounds.held:
+            oldest = next(iter(self.incomplete))
+            self.turned_away[self.name] += 1
+            del self.incomplete[oldest]
+            self.held -= oldest.held
+            oldest.held = 0
+            oldest.refuse_for_room()
 
     def sweep(self) -> None:
         """Once a second: close the connections of clients that are too slow."""
         now = self.loop.time()
         for connection in list(self.connections):
             connection.enforce_timeouts(now)
+        self.longest_idle = []
+        if len(self.connections) > self.bounds.connections // 2:
+            idle = [connection for connection in self.connections if connection.is_idle]
+            self.longest_idle = sorted(idle, key=lambda connection: -connection.active_at)
         self.timer = self.loop.call_later(1.0, self.sweep)
 
     async def close(self, patience: float) -> None:
-        """Accept no more connections, answer the requests under way, then close all connections."""
+        """Answer all requests that were sent, then close all connections, and lose none.
+
+        From now on each answer ends its connection.  Clients come back until the listener is closed, which happens as
+        soon as the connections of before have ended.
+        """
         self.is_draining = True
-        for server in self.servers:
-            server.close()
-        for connection in list(self.connections):
-            connection.drain()
         until = self.loop.time() + patience
-        while self.connections and self.loop.time() < until:  # noqa: ASYNC110 - no event tells that a connection ended
-            await asyncio.sleep(0.01)
+        await self.drain(set(self.connections), until)
+        await self.stop_listening()
+        await self.drain(self.connections, until)
         for connection in list(self.connections):
             connection.transport.abort()
         if self.timer is not None:
             self.timer.cancel()
+
+    async def drain(self, connections: set[ClientConnection], until: float) -> None:
+        """Wait until these connections have ended, until that instant at most.
+
+        On a connection that looks idle a request may be on its way: it is closed a little later.
+        """
+        began = self.loop.time()
+        while (left := connections & self.connections) and (now := self.loop.time()) < until:
+            for connection in left:
+                is_quiet = connection.is_idle and now >= max(began, connection.active_at) + ON_THE_WAY
+                if is_quiet or connection.is_streaming or now >= began + connection.drains_for:
+                    connection.drain()
+            await asyncio.sleep(0.01)  # no event tells that a connection ended
 
 
 class PendingResponse:
@@ -133,6 +278,8 @@ class PendingDecision(PendingResponse):
 class ClientConnection(asyncio.Protocol):
     """One client."""
 
+    drains_for = ON_THE_WAY  # seconds after which the end of the service ends a connection that is in use
+
     def __init__(self, listener: Any) -> None:
         self.listener = listener
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -145,12 +292,18 @@ class ClientConnection(asyncio.Protocol):
         self.is_write_paused = False
         self.is_read_paused = False
         self.is_lingering = False
+        self.has_ended = False  # the client sends nothing more, and may still read
+        self.unparsed = b""  # of the last read, from ``parsed_to`` on
+        self.parsed_to = 0
+        self.is_in_backlog = False
+        self.held = 0  # bytes of an incomplete request, as the listener counts them
         self.active_at: float = listener.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         listener = self.listener
         self.transport = transport  # type: ignore[assignment]
-        if len(listener.connections) >= listener.bounds.connections or listener.is_draining:
+        is_full = len(listener.connections) >= listener.bounds.connections
+        if is_full and not listener.make_room():
             listener.turned_away[listener.name] += 1
             self.is_ending = True
             self.transport.write(self.busy_response())
@@ -167,11 +320,84 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_ending = True
+        self.unparsed = b""
+        if self.held:
+            self.listener.hold(self, 0)
         self.listener.connections.discard(self)
         for item in self.queue:
             if item.__class__ is not bytes:
                 item.awaitable.cancel()
         self.queue.clear()
+
+    # What arrives.
+
+    def data_received(self, part: bytes) -> None:
+        if self.is_ending:
+            return
+        if len(part) <= SLICE and not self.unparsed:
+            self.receive(part)
+            return
+        is_queued = bool(self.unparsed)
+        self.unparsed = self.unparsed[self.parsed_to :] + part if is_queued else part
+        self.parsed_to = 0
+        self.pause_reading()
+        if not is_queued:
+            self.receive_slice()
+
+    def receive(self, part: bytes) -> None:
+        """Parse bytes, and answer the requests in them."""
+        raise NotImplementedError
+
+    def receive_slice(self) -> None:
+        """Parse the next slice of what has arrived, unless the client must read its responses first."""
+        if self.transport.is_closing():
+            self.unparsed = b""
+            return
+        if not self.unparsed or self.is_write_paused or len(self.queue) > self.listener.bounds.pipelined:
+            return  # ``resume_reading`` goes on
+        start = self.parsed_to
+        self.parsed_to = start + SLICE
+        part = self.unparsed[start : self.parsed_to]
+        has_more = self.parsed_to < len(self.unparsed)
+        if not has_more:
+            self.unparsed = b""
+        self.receive(part)
+        if self.is_ending:
+            self.unparsed = b""
+        elif has_more:
+            self.listener.queue_slice(self)
+        elif self.has_ended or self.listener.is_draining:
+            self.end_of_requests()
+        elif len(self.queue) <= self.listener.bounds.pipelined:
+            self.resume_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more; it still gets the responses to what it has sent."""
+        self.has_ended = True
+        if not self.unparsed:
+            self.end_of_requests()
+        is_answered = not (self.queue or self.unparsed)
+        return not is_answered and self.transport.get_extra_info("sslcontext") is None
+
+    def end_of_requests(self) -> None:
+        """Close the connection once everything is answered; what is left of an incomplete request has no answer."""
+        self.is_receiving = False
+        self.is_ending = True
+        self.flush()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way for this client."""
+        return not (self.queue or self.unparsed or self.is_write_paused or self.is_streaming)
+
+    def forget_request(self) -> None:
+        """Release what is kept of an incomplete request: it is not answered any more."""
+
+    def refuse_for_room(self) -> None:
+        """Hang up on a client whose request is incomplete, as the memory for incomplete requests is used up."""
+        self.transport.close()
+
+    # What is sent.
 
     def respond(self, response: bytes) -> None:
         """Send a response, after those that still wait."""
@@ -203,10 +429,10 @@ class ClientConnection(asyncio.Protocol):
         future.add_done_callback(pending.finish)
 
     def send_queued(self) -> None:
-        """Send the responses at the head of the queue that are ready."""
+        """Send the responses at the head of the queue that are ready, until the client must read some first."""
         self.is_flush_due = False
         queue, ready = self.queue, self.ready
-        while queue:
+        while queue and not self.is_write_paused:
             item = queue[0]
             if item.__class__ is not bytes:
                 item = item.response
@@ -214,6 +440,9 @@ class ClientConnection(asyncio.Protocol):
                     break
             ready.append(item)
             queue.popleft()
+            if len(item) > LARGE and not self.transport.is_closing():
+                self.transport.writelines(ready)  # not joined with others: that would copy it
+                ready.clear()
         self.active_at = self.listener.loop.time()
         if not self.transport.is_closing():
             self.flush()
@@ -221,12 +450,14 @@ class ClientConnection(asyncio.Protocol):
             self.resume_reading()
 
     def flush(self) -> None:
-        if self.ready:
-            self.transport.write(b"".join(self.ready) if len(self.ready) > 1 else self.ready[0])
-            self.ready.clear()
-        if self.is_ending and not self.queue and not self.is_streaming:
-            self.hang_up()
-        elif len(self.queue) > self.listener.bounds.pipelined:
+        ready = self.ready
+        if ready:
+            self.transport.write(b"".join(ready) if len(ready) > 1 else ready[0])
+            ready.clear()
+        if self.is_ending:
+            if not self.queue and not self.is_streaming:
+                self.hang_up()
+        elif self.queue and len(self.queue) > self.listener.bounds.pipelined:
             self.pause_reading()
 
     def hang_up(self) -> None:
@@ -234,13 +465,20 @@ class ClientConnection(asyncio.Protocol):
 
         Closing a socket with unread bytes resets the connection, and the client may lose the response that says why.
         """
-        if not self.is_receiving:
+        self.unparsed = b""
+        self.forget_request()
+        if self.held:
+            self.listener.hold(self, 0)
+        if not self.is_receiving or self.has_ended:
             self.transport.close()
         elif not self.is_lingering and not self.transport.is_closing():
             self.is_lingering = True
             self.active_at = self.listener.loop.time()
             self.resume_reading()
-            self.transport.write_eof()
+            try:
+                self.transport.write_eof()
+            except NotImplementedError:  # TLS has no half-closed state here: end both ways once all is sent
+                self.transport.close()
 
     @property
     def is_streaming(self) -> bool:
@@ -254,6 +492,8 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_write_paused = False
+        if self.queue:
+            self.send_queued()
         self.resume_reading()
 
     def pause_reading(self) -> None:
@@ -263,8 +503,11 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         if self.is_read_paused and not self.is_write_paused and not self.transport.is_closing():
-            self.is_read_paused = False
-            self.transport.resume_reading()
+            if self.unparsed:
+                self.listener.queue_slice(self)
+            else:
+                self.is_read_paused = False
+                self.transport.resume_reading()
 
     def enforce_timeouts(self, now: float) -> None:
         """Close the connection if the client sends nothing, or reads nothing, for too long."""
@@ -275,12 +518,12 @@ class ClientConnection(asyncio.Protocol):
         elif self.is_write_paused:
             if idle_for > bounds.read_for:
                 self.transport.abort()
-        elif self.is_streaming or self.queue:
+        elif self.is_streaming or self.queue or self.unparsed:
             return
         elif self.is_receiving:
             if idle_for > bounds.send_for:
                 self.on_slow_request()
-        elif idle_for > bounds.idle_for:
+        elif idle_for > self.listener.idle_for:
             self.on_idle()
 
     def on_slow_request(self) -> None:
@@ -292,6 +535,6 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Answer the requests under way, then close."""
-        if not self.is_receiving:
+        if not self.is_receiving and not self.unparsed:
             self.is_ending = True
             self.flush()

@@ -11,7 +11,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.http.verdict import NO_NOTES
+from ratekeeper.sinks.catalogue import MINUTE, SECONDS, SHARES
 from ratekeeper.sinks.event import RESULTS, anonymous
+from ratekeeper.sinks.labels import MOST_LABELS, OTHER, Labels, clean
 from ratekeeper.sinks.top_sources import TopSources
 
 if TYPE_CHECKING:
@@ -22,11 +24,6 @@ if TYPE_CHECKING:
     from ratekeeper.rules.counter import TierLimit
     from ratekeeper.rules.decide import CompiledRules
 
-SHARES = (0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0)
-SECONDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
-MINUTE = 60.0
-OTHER_NAMES = "other"  # counts together what has a name beyond the bound
-MOST_NAMES = 1024
 NOTHING_YET = 2.0  # above every share that can remain
 
 
@@ -90,21 +87,25 @@ class Counters:
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str], int] = {}  # by endpoint and result
+        self.endpoints = Labels()
         self.rules: dict[str, RuleCounts] = {}
         self.calls: dict[str, int] = {}  # by listener
         self.turned_away: dict[str, int] = {}  # clients and calls rejected for lack of room, by listener
+        self.faults: dict[str, int] = {}  # mistakes of our own that calls ran into, by listener
         self.seconds = Histogram(SECONDS)
         self.refused = TopSources()  # the most refused clients of this minute
-        self.store_errors = 0
+        self.store_errors = 0  # requests that the store could not decide
+        self.fallbacks: dict[tuple[str, str], int] = {}  # decisions of a fallback, by rule and mode
         self.reloads: dict[str, int] = {}
         self.minute_began_at = monotonic()
 
     def of(self, rule: str) -> RuleCounts:
-        """The counts of ``rule``; names beyond the bound share one entry."""
+        """The counts of ``rule``; names beyond the bound share one entry, and every entry can be shown."""
         counts = self.rules.get(rule)
         if counts is None:
-            if len(self.rules) >= MOST_NAMES:
-                rule = OTHER_NAMES
+            rule = clean(rule)
+            if len(self.rules) >= MOST_LABELS and rule not in self.rules:
+                rule = OTHER
             counts = self.rules.setdefault(rule, RuleCounts())
         return counts
 
@@ -116,26 +117,45 @@ class Counters:
         """Count the verdict on one request."""
         why = verdict.reason
         key = endpoint, RESULTS[why]
-        self.requests[key] = self.requests.get(key, 0) + 1
+        count = self.requests.get(key)
+        if count is None:
+            key = self.endpoints.of(endpoint), RESULTS[why]
+            count = self.requests.get(key, 0)
+        self.requests[key] = count + 1
         self.seconds.add(nanos / 1e9)
         notes = verdict.notes
         if notes is NO_NOTES:
+            had_fallback = False
             for entry, decision in verdict.answers:
                 self.of(entry.labels[0].rule.name).count(decision.allowed, decision.remaining / decision.limit)
+                if decision.reason:
+                    had_fallback = True
+                    self.count_fallback(entry.labels[0].rule.name, decision)
             if not why:
+                self.store_errors += had_fallback
                 return
         else:
+            had_fallback = False
+            for entry, decision in (*verdict.answers, *notes.unenforced):
+                if decision.reason:
+                    had_fallback = True
+                    self.count_fallback(entry.labels[0].rule.name, decision)
             for entry, decision in verdict.answers:
                 self.count_enforced_or(entry, decision, "graced", passed=bool(notes.graced))
             for entry, decision in notes.unenforced:
                 self.count_enforced_or(entry, decision, "shadow_refused", passed=True)
         if notes.refuser is not None and why in ("blocked", "forbidden"):
             self.bump(notes.refuser.name, why)
-        if why == "store":
-            self.store_errors += 1
+        self.store_errors += had_fallback or why == "store"
         if why:
             subject = compiled.identity.addresses.find(verdict.request).subject
             self.refused.add(anonymous(subject, compiled.settings.secret))
+
+    def count_fallback(self, rule: str, decision: Decision) -> None:
+        """Count a decision of the store's fallback."""
+        key = clean(rule), decision.reason.partition(":")[0]
+        if key in self.fallbacks or len(self.fallbacks) < MOST_LABELS:
+            self.fallbacks[key] = self.fallbacks.get(key, 0) + 1
 
     def count_enforced_or(self, entry: TierLimit, decision: Decision, result: str, *, passed: bool) -> None:
         """Count one decision; a refusal of a request that ``passed`` anyway counts as ``result``."""
@@ -179,17 +199,20 @@ class Counters:
             },
             "doors": dict(self.calls),
             "turned_away": dict(self.turned_away),
+            "faults": dict(self.faults),
             "seconds": [self.seconds.counts, self.seconds.total],
             "refused": dict(self.refused.counts),
             "refused_total": self.refused.total,
             "store_errors": self.store_errors,
+            "fallbacks": [[*key, count] for key, count in self.fallbacks.items()],
             "reloads": dict(self.reloads),
         }
 
     def add(self, content: dict[str, Any]) -> None:
         """Add the counters that another worker has written."""
         for endpoint, result, count in content["requests"]:
-            self.requests[endpoint, result] = self.requests.get((endpoint, result), 0) + count
+            key = self.endpoints.of(endpoint), result
+            self.requests[key] = self.requests.get(key, 0) + count
         for rule, (results, buckets, total, least) in content["rules"].items():
             counts = self.of(rule)
             for result, count in results.items():
@@ -198,10 +221,12 @@ class Counters:
             counts.least = min(counts.least, least)
         for numbers, name in (
             (self.calls, "doors"), (self.turned_away, "turned_away"), (self.reloads, "reloads"),
-            (self.refused.counts, "refused"),
+            (self.refused.counts, "refused"), (self.faults, "faults"),
         ):  # fmt: skip
-            for key, count in content[name].items():
+            for key, count in content.get(name, {}).items():
                 numbers[key] = numbers.get(key, 0) + count
+        for rule, by, count in content.get("fallbacks", ()):
+            self.fallbacks[clean(rule), by] = self.fallbacks.get((clean(rule), by), 0) + count
         self.seconds.merge(*content["seconds"])
         self.refused.total += content["refused_total"]
         self.store_errors += content["store_errors"]

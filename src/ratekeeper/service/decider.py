@@ -5,7 +5,9 @@ A method returns its result, or something to await if the store must be asked; l
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -15,29 +17,34 @@ from ratekeeper.decision import Decision
 from ratekeeper.errors import InvalidInput, StoreUnavailable
 from ratekeeper.flow import settle
 from ratekeeper.flow.drive import adrive
+from ratekeeper.flow.lease_renewal import renewer_of
 from ratekeeper.http.verdict import NO_NOTES, HttpVerdict
 from ratekeeper.keys import encode
 from ratekeeper.limit import LimitSet, parse_limits
 from ratekeeper.rules.selection import NO_QUEUE
 from ratekeeper.service.counters import Counters
+from ratekeeper.service.faults import Faults
 from ratekeeper.service.named_limits import NamedLimits
 from ratekeeper.service.overrides import Overrides
 from ratekeeper.service.retired_limits import RetiredLimits
+from ratekeeper.service.table_budget import TableBudget
 from ratekeeper.sinks.event import anonymous, event_of
 from ratekeeper.sinks.log import LoggingSink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from ratekeeper.check import Plan
+    from ratekeeper.check import LeaseCheck, Plan
     from ratekeeper.identity.request import Request
     from ratekeeper.limit import Limit
+    from ratekeeper.rules.decide import CompiledRules
     from ratekeeper.rules.policy import Policy
     from ratekeeper.rules.settings import Settings
     from ratekeeper.service.options import Options
 
 log = logging.getLogger("ratekeeper")
 MOST_DIGESTS = 4096
+GIVEN = Decision(True, 1, 0)  # by the store
 
 
 class Decider:
@@ -49,25 +56,29 @@ class Decider:
         self.settings: Settings = policy.compiled.settings  # as loaded, before overrides
         self.overrides = Overrides(options.state)
         self.counters = Counters()
+        self.faults = Faults(self.counters.faults)
         self.retired = RetiredLimits(policy)
         self.retired.users.append(self.places)
-        self.limits = NamedLimits(policy, self.counters, self.retired, options.bounds.names)
+        bounds = options.bounds
+        budget = TableBudget(bounds.tables // options.workers, bounds.log)
+        self.limits = NamedLimits(policy, self.counters, self.retired, bounds.names, budget)
         self.violation_log = LoggingSink()
         self.digests: dict[Any, str] = {}  # of refused keys
         # Cleared whenever rules or overrides change.
-        self.caches: list[dict[Any, Any]] = [self.limits.by_name, self.limits.questions, self.digests]
+        self.caches: list[dict[Any, Any]] = [self.digests]
         self.reload_hooks: list[Callable[[], None]] = []  # read the configuration files of listeners again
+        self.reloading = asyncio.Lock()
         self.is_ready = True
         self.store_answers = True
         self.apply_overrides()
 
     # Requests, by the rules.
 
-    def check(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
-        """Decide a request by the rules."""
+    def check(self, request: Request, hits: int = 1) -> HttpVerdict | Awaitable[HttpVerdict]:
+        """Decide a request by the rules; ``hits`` is how often it counts, and 0 only looks."""
         policy = self.policy
         began = perf_counter_ns()
-        selection = policy.selection(request)
+        selection = policy.selection(request) if hits == 1 else policy.selection_for_hits(request, hits)
         outcome = selection.answer(request)
         if outcome.__class__ is not HttpVerdict:
             return self.check_later(selection, outcome, began)  # type: ignore[arg-type]
@@ -96,9 +107,11 @@ class Decider:
         if digest is None:
             if len(self.digests) >= MOST_DIGESTS:
                 self.digests.clear()
-            encoded = encode(key) if key.__class__ is tuple else key
+            encoded = encode(key)
             text = encoded if isinstance(encoded, str) else encoded.hex()
-            digest = self.digests[key] = anonymous(text, self.settings.secret)
+            digest = anonymous(text, self.settings.secret)
+            if key is encoded:  # neither a tuple nor long: what is cached is bounded in bytes
+                self.digests[key] = digest
         self.counters.refused.add(digest, by)
 
     def ask(self, operation: str, plan: Plan, *more: Any) -> Any:
@@ -117,6 +130,30 @@ class Decider:
                 self.note_fallback(decision)
         return decisions
 
+    def hold(self, lease: LeaseCheck) -> Any:
+        """The store's answer to a lease, or something to await.  The caller gives it back, or it lasts its period."""
+        if self.overrides.is_killed or self.policy.compiled.answers_at_once:
+            return self.ask("check", (lease,))
+        return self.hold_later(lease)
+
+    async def hold_later(self, lease: LeaseCheck) -> Any:
+        flow = settle.hold((lease,), renewer_of(self.policy.async_store), keep=False)
+        decisions = await adrive(flow, self.policy.async_store, self.policy.clock, NO_QUEUE)
+        for decision in decisions:
+            if decision.reason:
+                self.note_fallback(decision)
+        return decisions
+
+    async def end(self, lease: LeaseCheck, kept: int) -> Any:
+        """Let a lease keep only so many places, on the store and in its fallback, whichever gave it."""
+        policy = self.policy
+        ended = lease.having(kept, 0)
+        if policy.compiled.answers_at_once:
+            return policy.store.end_leases((ended,))
+        policy.async_store.fall_back("end_leases", None, (ended,))  # type: ignore[attr-defined]
+        flow = settle.end(lease, GIVEN, renewer_of(policy.async_store), kept)
+        return (await adrive(flow, policy.async_store, policy.clock, NO_QUEUE),)
+
     def note_fallback(self, decision: Decision) -> None:
         """Count a decision of the store's fallback; raise StoreUnavailable for a "deny", which no limit has refused."""
         self.counters.store_errors += 1
@@ -133,33 +170,64 @@ class Decider:
 
     def apply_overrides(self) -> None:
         """Put the rules in force in the modes that the overrides say."""
-        settings = self.settings
-        rules = tuple([replace(rule, mode=self.overrides.mode(rule.name, rule.mode)) for rule in settings.rules])
+        in_force = self.with_overrides(self.settings)
         current = self.policy.compiled.settings
-        if current is not settings or rules != settings.rules:
-            self.policy.replace(replace(settings, rules=rules))
+        if current.rules != in_force.rules or (current is not self.settings and in_force is self.settings):
+            self.policy.replace(in_force)
+        self.clear_caches()
+
+    def with_overrides(self, settings: Settings) -> Settings:
+        rules = tuple([replace(rule, mode=self.overrides.mode(rule.name, rule.mode)) for rule in settings.rules])
+        return settings if rules == settings.rules else replace(settings, rules=rules)
+
+    def clear_caches(self) -> None:
         for cache in self.caches:
             cache.clear()
+        self.limits.refresh()
 
     def reload(self) -> None:
         """Read the rules again; a file with a mistake raises InvalidRules, and the present rules stay."""
-        with self.retired.during_reload():
-            try:
+        with self.counting_reloads():
+            self.put_in_force(self.prepare_reload() if self.policy.path is not None else None)
+
+    async def reload_aside(self) -> None:
+        """``reload``, while requests are decided: a thread reads and compiles the rules, which may take seconds."""
+        async with self.reloading:
+            with self.counting_reloads():
+                prepared = None
                 if self.policy.path is not None:
-                    self.policy.reload()
-                    self.settings = self.policy.compiled.settings
-                    self.apply_overrides()
-                for read_again in self.reload_hooks:
-                    read_again()
-            except InvalidInput:
-                self.counters.reloads["failed"] = self.counters.reloads.get("failed", 0) + 1
-                raise
-        self.counters.reloads["done"] = self.counters.reloads.get("done", 0) + 1
+                    prepared = await asyncio.get_running_loop().run_in_executor(None, self.prepare_reload)
+                self.put_in_force(prepared)
+
+    def prepare_reload(self) -> tuple[Settings, CompiledRules]:
+        """The rules of the file, and what is to be in force of them."""
+        settings = self.policy.read_again()
+        return settings, self.policy.compile(self.with_overrides(settings))
+
+    def put_in_force(self, prepared: tuple[Settings, CompiledRules] | None) -> None:
+        with self.retired.during_reload():
+            if prepared is not None:
+                self.settings, compiled = prepared
+                self.policy.put_in_force(compiled)
+                self.apply_overrides()  # they may have changed in the meantime
+            for read_again in self.reload_hooks:
+                read_again()
+
+    @contextmanager
+    def counting_reloads(self) -> Iterator[None]:
+        reloads = self.counters.reloads
+        try:
+            yield
+        except InvalidInput:
+            reloads["failed"] = reloads.get("failed", 0) + 1
+            raise
+        reloads["done"] = reloads.get("done", 0) + 1
         log.info("rules reloaded: %d rules", len(self.policy.rules))
 
     def tick(self) -> None:
         """Twice a second: follow overrides that another worker has set."""
         self.counters.start_minute()
+        self.limits.forget_recovered()
         self.retired.tidy()
         if self.overrides.refresh():
             self.apply_overrides()

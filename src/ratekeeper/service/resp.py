@@ -17,13 +17,13 @@ from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from hiredis import HiredisError, Reader
-
 from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, shown
 from ratekeeper.keys import encode
 from ratekeeper.limit import Limit
-from ratekeeper.service.connection import ClientConnection, Listener, PendingDecision, PendingResponse, log
+from ratekeeper.service.command_parser import CommandParser, ProtocolError
+from ratekeeper.service.connection import ClientConnection, Listener, PendingDecision, PendingResponse
+from ratekeeper.service.table_budget import NoRoom
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -31,21 +31,36 @@ if TYPE_CHECKING:
 
     from ratekeeper.decision import Decision
     from ratekeeper.service.decider import Decider
+    from ratekeeper.service.named_limits import NamedLimit
     from ratekeeper.service.options import Bounds
 
     AnyReply = bytes | PendingResponse
     Words = list[bytes]
-    Terms = tuple[Any, int]  # what the arguments of CL.THROTTLE mean: the limit's table and the cost
+    # What a command asks beside its key: the limit's table, the cost, the reply, and the first line of its array.
+    Terms = tuple[Any, int, Callable[[bytes, Decision], bytes], int]
 
 SPACE = "CL.THROTTLE"
 MOST_REPORTED = 64  # the most refused keys of a second
+MOST_REFUSED = 4096  # different refused keys that are counted apart before they are reported
+MOST_TERMS = 1024
+LONGEST_END = 256  # bytes of cached words
 OK = b"+OK\r\n"
-LONG = re.compile(rb"\n[*%~>|]\d{4}")  # an array so long that allocating it would already do harm
+BUSY = b"-TRYAGAIN the service is at capacity\r\n"
 DIGITS = re.compile(rb"\d{1,15}")
+# Before a client has authenticated, as in Redis: enough for AUTH and HELLO.
+UNKNOWN_CLIENT_BYTES = 16_384
+UNKNOWN_CLIENT_WORDS = 10
 
-
-class NoCommand(HiredisError):
-    """The Redis protocol, but not an array of words."""
+# The hot path recognises commands by their bytes.  A command that came before, with any key, is: a beginning from this
+# list, the length of the key, the key, and an end that is in the cache.
+THROTTLE_STARTS = tuple(
+    [b"*%d\r\n$11\r\n%b\r\n$" % (count, name) for count in (5, 6) for name in (b"CL.THROTTLE", b"cl.throttle")]
+)
+CHECK_STARTS = tuple(
+    [b"*%d\r\n$8\r\n%b\r\n$" % (count, name) for count in (3, 5, 7) for name in (b"RK.CHECK", b"rk.check")]
+)
+THROTTLE_START, CHECK_START = len(THROTTLE_STARTS[0]), len(CHECK_STARTS[0])
+KEY_LENGTHS = {b"%d\r\n" % length: length for length in range(1, 100)}
 
 
 class RespConnection(ClientConnection):
@@ -55,115 +70,157 @@ class RespConnection(ClientConnection):
 
     def __init__(self, listener: RespListener) -> None:
         super().__init__(listener)
-        self.reader = Reader()
-        self.pending = 0  # bytes of an incomplete command
-        self.tail = b"\n"  # the last bytes before the next read: LONG may be cut by it
+        self.parser = CommandParser(listener.bounds.body, listener.bounds.words)
         self.is_authenticated = listener.token is None
+        if not self.is_authenticated:
+            self.parser.most_bytes = min(UNKNOWN_CLIENT_BYTES, listener.bounds.body)
+            self.parser.most_words = UNKNOWN_CLIENT_WORDS
         self.version = 2
 
     def busy_response(self) -> bytes:
         return b"-ERR max number of clients reached\r\n"
 
-    def data_received(self, part: bytes) -> None:
-        if self.is_ending:
-            return
-        reader = self.reader
-        if not self.pending and part[0] != 42:  # not a "*": a person types
-            self.execute_inline(part)
-            return
-        if LONG.search(self.tail + part):
-            self.refuse("expected a command of fewer words")
-            return
-        listener = self.listener
-        try:
-            reader.feed(part)
-            has_command = self.execute_all(reader.gets)
-        except (HiredisError, MemoryError) as error:
-            self.refuse("expected a command" if isinstance(error, NoCommand) else "expected the Redis protocol")
-            return
-        if reader.has_data():
-            self.pending = len(part) if has_command else self.pending + len(part)
-            self.tail = (self.tail + part)[-16:]
-            if has_command or not self.is_receiving:
-                self.active_at = listener.loop.time()
-            self.is_receiving = True
-            if self.pending > listener.bounds.body:
-                self.refuse("expected a shorter command")
-                return
+    def receive(self, part: bytes) -> None:
+        listener, parser = self.listener, self.parser
+        if parser.at >= len(parser.buffer):
+            parser.buffer, parser.at = part, 0
         else:
-            self.pending = 0
-            self.tail = b"\n"
-            self.is_receiving = False
+            parser.feed(part)
+        has_command = True
+        try:
+            has_command = self.execute_all(parser)
+        except ProtocolError as error:
+            self.refuse(str(error))
+        if parser.at >= len(parser.buffer) and not parser.count:  # between two commands
+            if not self.is_ending:
+                self.is_receiving = False
             self.active_at = listener.loop.time()
-        if listener.waiting > listener.bounds.waiting:
+            if self.held:
+                listener.hold(self, 0)
+        elif not self.is_ending:
+            if has_command or not self.is_receiving:
+                self.active_at = listener.loop.time()  # the present command began with this read
+            self.is_receiving = True
+            listener.hold(self, parser.held)
+        if self.queue and listener.waiting > listener.bounds.waiting:
             self.pause_reading()
         self.flush()
 
-    def execute_all(self, gets: Callable[[], Any]) -> bool:
+    def execute_all(self, parser: CommandParser) -> bool:
         """Execute every complete command; says whether there was one."""
         listener, queue, append = self.listener, self.queue, self.ready.append
-        terms_of, refused = listener.terms, listener.refused
-        allowed = 0
+        refused, lengths = listener.refused, KEY_LENGTHS
+        buffer, at = parser.buffer, parser.at
+        find, startswith = buffer.find, buffer.startswith
+        is_between = self.is_authenticated and not parser.count
+        end, terms, last_cached = b"", None, None  # of the last command: the next is often the same
+        allowed, size = 0, len(buffer)
         has_command = False
         try:
-            while (words := gets()) is not False:
-                has_command = True
-                if words.__class__ is not list or not words:
-                    raise NoCommand
-                try:
-                    # The hot path: arguments that came before, and a decision without asking the store.
-                    if self.is_authenticated and (words[0] == b"CL.THROTTLE" or words[0] == b"cl.throttle"):
-                        terms = terms_of.get(tuple(words[2:]))
-                        if terms is None:
-                            self.reply(listener.throttle(words))
-                            continue
-                        table, quantity = terms
-                        key = text_of(words[1])
-                        decision = table.check_now(key, quantity)
-                        if decision is None:
-                            throttled = partial(listener.throttled, words[1])
-                            self.respond_later(PendingDecision(table, key, quantity, throttled, error_reply))
-                            continue
-                        if decision.reason:
-                            listener.decider.note_fallback(decision)
-                        if decision.allowed:
-                            allowed += 1
-                        else:
-                            refused[words[1]] = refused.get(words[1], 0) + 1
+            while at < size:
+                # The hot path: a command that came before, and a decision without asking the store.
+                cached = None
+                if is_between:
+                    if startswith(THROTTLE_STARTS, at):
+                        key_at, cached = at + THROTTLE_START, listener.throttle_terms
+                    elif startswith(CHECK_STARTS, at):
+                        key_at, cached = at + CHECK_START, listener.check_terms
+                if cached:
+                    digits = 4  # with the line end: most keys have 10 to 99 bytes
+                    length = lengths.get(buffer[key_at : key_at + 4])
+                    if length is None:
+                        digits = 3
+                        length = lengths.get(buffer[key_at : key_at + 3], 0)
+                    key_at += digits
+                    key_end = key_at + length
+                    if cached is last_cached and startswith(end, key_end):
+                        next_at = key_end + len(end)
+                    else:
+                        next_at = find(b"\r\n*", key_end) + 2
+                        if next_at == 1:
+                            next_at = size
+                        end = buffer[key_end:next_at]
+                        terms = cached.get(end)
+                        last_cached = cached if terms else None
+                    if terms and length and terms[3] == buffer[at + 1]:
+                        at = next_at
+                        parser.has_sent_array = has_command = True
+                        word = buffer[key_at:key_end]
+                        try:
+                            key: str | bytes = word.decode()
+                        except UnicodeDecodeError:
+                            key = word
+                        try:
+                            table, cost, encode_reply, _ = terms
+                            decision = table.check_now(key, cost)
+                            if decision is None:
+                                self.decide_later(word, terms)
+                                continue
+                            if decision.reason:
+                                listener.decider.note_fallback(decision)
+                            if encode_reply is throttle_reply:
+                                if decision.allowed:
+                                    allowed += 1
+                                else:
+                                    refused[word] = refused.get(word, 0) + 1
+                            reply = encode_reply(word, decision)
+                        except Exception as error:
+                            reply = listener.error_reply(error)
                         if queue:
-                            queue.append(throttle_reply(decision))
+                            queue.append(reply)
                         else:
-                            append(throttle_reply(decision))
+                            append(reply)
                         continue
-                    reply = self.execute(words)
-                except (
-                    RatekeeperError,
-                    ArithmeticError,
-                    UnicodeError,
-                    LookupError,
-                    TypeError,
-                    AttributeError,
-                ) as error:
-                    reply = error_reply(error)
-                self.reply(reply)
+                parser.at = at
+                words = parser.next_command()
+                at = parser.at
+                if words is None:
+                    break
+                has_command = True
+                self.reply(self.execute_one(words))
+                if self.is_ending:
+                    break
+                is_between = self.is_authenticated
+            parser.at = at
         finally:
             listener.allowed += allowed
+            if len(refused) > MOST_REFUSED:
+                listener.report()
         return has_command
 
-    def execute_inline(self, part: bytes) -> None:
-        """Execute commands as a person types them, one per line."""
-        if len(part) > 4096 or not part.endswith(b"\n"):
-            self.refuse("expected the Redis protocol")
+    def decide_later(self, word: bytes, terms: Terms) -> None:
+        """Reply when the store has answered."""
+        listener = self.listener
+        if listener.waiting >= 2 * listener.bounds.waiting:
+            listener.turned_away[listener.name] += 1
+            self.respond(BUSY)
             return
-        for line in part.splitlines():
-            words = line.split()
-            if words:
-                try:
-                    reply = self.execute(words)
-                except (RatekeeperError, LookupError, UnicodeError) as error:
-                    reply = error_reply(error)
-                self.reply(reply)
-        self.flush()
+        table, cost, encode_reply, _ = terms
+        finish = partial(listener.finish, encode_reply, word)
+        self.respond_later(PendingDecision(table, text_of(word), cost, finish, listener.error_reply))
+
+    def execute_one(self, words: Words) -> AnyReply:
+        """Execute a command that is not in the cache."""
+        name = words[0].upper()
+        try:
+            if self.parser.is_typed and name not in COMMANDS and name not in LIMIT_COMMANDS:
+                # Another protocol: a browser that was led here sends POST and Host:, and then what a page chose.
+                raise ProtocolError(f"expected a Redis client, got {shown(words[0].decode('latin-1')[:16])}")
+            if not self.is_authenticated and name not in (b"AUTH", b"HELLO", b"QUIT"):
+                return b"-NOAUTH Authentication required.\r\n"
+            command = COMMANDS.get(name)
+            if command is not None:
+                return command(self, words)
+            if name in LIMIT_COMMANDS:
+                if self.listener.waiting >= 2 * self.listener.bounds.waiting:
+                    self.listener.turned_away[self.listener.name] += 1
+                    return BUSY
+                return LIMIT_COMMANDS[name](self.listener, words)
+            return b"-ERR unknown command '%b'\r\n" % one_line(name.decode("latin-1")[:64])
+        except ProtocolError:
+            raise
+        except Exception as error:
+            return self.listener.error_reply(error)
 
     def reply(self, reply: AnyReply) -> None:
         if isinstance(reply, bytes):
@@ -177,25 +234,11 @@ class RespConnection(ClientConnection):
         self.respond(b"-ERR Protocol error: %b\r\n" % why.encode())
         self.flush()
 
-    def on_idle(self) -> None:
-        """Close only connections that have not authenticated: Redis clients keep idle connections in pools."""
-        if not self.is_authenticated:
-            self.transport.close()
+    def forget_request(self) -> None:
+        self.parser = CommandParser(0, 0)
 
-    def execute(self, words: Words) -> AnyReply:
-        if not all(word.__class__ is bytes for word in words):
-            raise InvalidInput("expected a command of texts.")
-        name = words[0].upper()
-        if not self.is_authenticated and name not in (b"AUTH", b"HELLO", b"QUIT"):
-            return b"-NOAUTH Authentication required.\r\n"
-        command = COMMANDS.get(name)
-        if command is not None:
-            return command(self, words)
-        if name == b"CL.THROTTLE":
-            return self.listener.throttle(words)
-        if name == b"RK.CHECK":
-            return self.listener.check(words)
-        return b"-ERR unknown command '%b'\r\n" % one_line(name.decode("latin-1")[:64])
+    def refuse_for_room(self) -> None:
+        self.refuse("expected the rest of the command sooner, as the service is at capacity")
 
     def authorise(self, password: bytes) -> bytes:
         token = self.listener.token
@@ -204,6 +247,7 @@ class RespConnection(ClientConnection):
         if not compare_digest(password, token.encode()):
             return b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
         self.is_authenticated = True
+        self.parser.most_bytes, self.parser.most_words = self.listener.bounds.body, self.listener.bounds.words
         return OK
 
     def auth(self, words: Words) -> bytes:
@@ -286,17 +330,26 @@ class RespListener(Listener):
     connection_class = RespConnection
 
     def __init__(self, decider: Decider, bounds: Bounds) -> None:
-        super().__init__(bounds, decider.counters.turned_away)
+        super().__init__(bounds, decider.counters.turned_away, decider.faults)
+        self.idle_for = bounds.resp_idle_for or float("inf")
         self.decider = decider
         self.token = decider.options.token
-        self.terms: dict[tuple[bytes, ...], Terms] = {}  # of CL.THROTTLE, by its arguments behind the key
-        decider.caches.append(self.terms)
+        # What commands ask, by their bytes behind the key.
+        self.throttle_terms: dict[bytes, Terms] = {}
+        self.check_terms: dict[bytes, Terms] = {}
+        decider.caches += [self.throttle_terms, self.check_terms]
         self.calls = 0
-        self.allowed = 0  # on the hot path, since the last sweep
+        self.allowed = 0  # on the hot path, since the last report
         self.refused: dict[bytes, int] = {}  # the same, by key
 
     def sweep(self) -> None:
-        self.terms.clear()  # rules, store or overrides may have changed
+        self.throttle_terms.clear()  # rules, store or overrides may have changed
+        self.check_terms.clear()
+        self.report()
+        super().sweep()
+
+    def report(self) -> None:
+        """Add what was counted on the hot path to the counters."""
         counters = self.decider.counters
         refused = sum(self.refused.values())
         for result, count in (("allowed", self.allowed), ("refused", refused)):
@@ -307,7 +360,13 @@ class RespListener(Listener):
             self.decider.note_refused(text_of(key), count)
         self.calls = self.allowed = 0
         self.refused.clear()
-        super().sweep()
+
+    def remember(self, cache: dict[bytes, Terms], words: Words, table: Any, cost: int, encode_reply: Any) -> None:
+        """Cache what the words behind the key mean."""
+        if not self.decider.overrides.is_killed and len(cache) < MOST_TERMS:
+            end = b"\r\n" + b"".join([encoded(word) for word in words[2:]])
+            if len(end) <= LONGEST_END:
+                cache[end] = table, cost, encode_reply, ord("0") + len(words)
 
     def throttle(self, words: Words) -> AnyReply:
         """CL.THROTTLE, with the reply of redis-cell: whole seconds, rounded up."""
@@ -319,21 +378,24 @@ class RespListener(Listener):
         named = decider.limits.by_name.get(place)
         if named is None:
             named = decider.limits.add(place, SPACE, Limit(count, period, burst=burst + 1))
-        if quantity and not decider.overrides.is_killed and len(self.terms) < self.bounds.names:
-            self.terms[tuple(words[2:])] = named.table, quantity
+        named.uses += 1
         self.calls += 1
         check = Check(SPACE, encode(text_of(words[1])), named.limit, quantity or 1)
-        return self.ask("check", check, throttle_reply) if quantity else self.ask("peek", check, peek_reply)
+        if not quantity:
+            return self.ask("peek", check, peek_reply)
+        self.remember(self.throttle_terms, words, named.table, quantity, throttle_reply)
+        return self.ask("check", check, throttle_reply)
 
-    def throttled(self, key: bytes, decision: Decision) -> bytes:
-        """Count a decision of the store, and reply to CL.THROTTLE with it."""
+    def finish(self, encode_reply: Callable[[bytes, Decision], bytes], word: bytes, decision: Decision) -> bytes:
+        """Count a decision of the store, and reply with it."""
         if decision.reason:
             self.decider.note_fallback(decision)
-        if decision.allowed:
-            self.allowed += 1
-        else:
-            self.refused[key] = self.refused.get(key, 0) + 1
-        return throttle_reply(decision)
+        if encode_reply is throttle_reply:
+            if decision.allowed:
+                self.allowed += 1
+            else:
+                self.refused[word] = self.refused.get(word, 0) + 1
+        return encode_reply(word, decision)
 
     def check(self, words: Words) -> AnyReply:
         """RK.CHECK."""
@@ -349,31 +411,55 @@ class RespListener(Listener):
                 cost = whole_number(words[index + 1])
                 index += 2
             elif option == b"NAME" and index + 1 < len(words):
-                name = words[index + 1].decode()
+                name = plain_text(words[index + 1], "NAME")
                 index += 2
             else:
                 raise InvalidInput(
                     f"RK.CHECK: expected COST n, NAME name or PEEK, got {shown(option.decode('latin-1'))}."
                 )
-        named = self.decider.limits.find(None, words[2].decode(), name)
+        named = self.decider.limits.find(None, plain_text(words[2], "limit"), name)
         check = Check(named.name, encode(text_of(words[1])), named.limit, to_cost(cost))
         self.calls += 1
+        if operation == "check":
+            self.remember(self.check_terms, words, named.table, cost, partial(self.counted_reply, named))
         return self.ask(operation, check, check_reply)
 
-    def ask(self, operation: str, check: Check, encode_reply: Callable[[Decision], bytes]) -> AnyReply:
+    def counted_reply(self, named: NamedLimit, word: bytes, decision: Decision) -> bytes:
+        """Count the decision on a cached RK.CHECK, and reply with it."""
+        self.calls += 1
+        named.uses += 1
+        named.counts.count(decision.allowed, decision.remaining / decision.limit)
+        if not decision.allowed:
+            self.decider.note_refused(text_of(word))
+        return check_reply(word, decision)
+
+    def ask(self, operation: str, check: Check, encode_reply: Callable[[bytes, Decision], bytes]) -> AnyReply:
         def respond(decisions: tuple[Decision, ...]) -> bytes:
             (decision,) = decisions
             if operation == "check":
                 self.decider.counters.count(check.space, decision)
                 if not decision.allowed:
                     self.decider.note_refused(check.key)
-            return encode_reply(decision)
+            return encode_reply(b"", decision)
 
         outcome = self.decider.ask(operation, (check,))
-        return PendingResponse(outcome, respond, error_reply) if hasattr(outcome, "__await__") else respond(outcome)
+        if hasattr(outcome, "__await__"):
+            return PendingResponse(outcome, respond, self.error_reply)
+        return respond(outcome)
+
+    def error_reply(self, error: Exception) -> bytes:
+        """The reply to a command that failed.  A mistake of ours is logged, and its text is nobody's business."""
+        if isinstance(error, StoreUnavailable):
+            return b"-TRYAGAIN the store does not answer\r\n"
+        if isinstance(error, NoRoom):
+            return b"-OOM %b\r\n" % one_line(str(error))
+        if isinstance(error, RatekeeperError):
+            return b"-ERR %b\r\n" % one_line(str(error))
+        self.faults.note(self.name, error)
+        return b"-ERR internal error\r\n"
 
 
-def throttle_reply(decision: Decision) -> bytes:
+def throttle_reply(word: bytes, decision: Decision) -> bytes:
     """Limited or not, limit, remaining, seconds to the next try (-1: none needed), seconds to full recovery."""
     if decision.allowed:
         return b"*5\r\n:0\r\n:%d\r\n:%d\r\n:-1\r\n:%d\r\n" % (
@@ -385,14 +471,14 @@ def throttle_reply(decision: Decision) -> bytes:
     )  # fmt: skip
 
 
-def peek_reply(decision: Decision) -> bytes:
+def peek_reply(word: bytes, decision: Decision) -> bytes:
     """The reply to CL.THROTTLE that is never "limited": nothing was taken, so nothing was refused."""
     return b"*5\r\n:0\r\n:%d\r\n:%d\r\n:-1\r\n:%d\r\n" % (
         decision.limit, decision.remaining, ceil(decision.reset_after),
     )  # fmt: skip
 
 
-def check_reply(decision: Decision) -> bytes:
+def check_reply(word: bytes, decision: Decision) -> bytes:
     """The reply to RK.CHECK, with times in microseconds."""
     retry = decision.retry_after
     return b"*6\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
@@ -415,14 +501,11 @@ def text_of(word: bytes) -> str | bytes:
         return word
 
 
-def error_reply(error: Exception) -> bytes:
-    if isinstance(error, StoreUnavailable):
-        return b"-TRYAGAIN the store does not answer\r\n"
-    if not isinstance(error, RatekeeperError):
-        if not isinstance(error, (UnicodeError, LookupError, TypeError, AttributeError, ArithmeticError)):
-            log.error("resp: a command failed", exc_info=error)
-        return b"-ERR expected a command of texts and numbers\r\n"
-    return b"-ERR %b\r\n" % one_line(str(error))
+def plain_text(word: bytes, what: str) -> str:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{what}: expected UTF-8, got {shown(word.decode('latin-1'))}.") from None
 
 
 def one_line(text: str) -> bytes:
@@ -440,3 +523,9 @@ def encoded(value: Any) -> bytes:
     if isinstance(value, int):
         return b":%d\r\n" % value
     return b"*%d\r\n" % len(value) + b"".join([encoded(item) for item in value])
+
+
+LIMIT_COMMANDS: dict[bytes, Callable[[RespListener, Words], AnyReply]] = {
+    b"CL.THROTTLE": RespListener.throttle,
+    b"RK.CHECK": RespListener.check,
+}

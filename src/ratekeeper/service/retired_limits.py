@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ratekeeper")
 MOST_RETIRED = 16
+MOST_RELEASED = 64  # at once
 YOUNG_OBJECTS = 10_000  # new objects between two collections: 1 to 3 MB
 
 
@@ -35,6 +36,7 @@ class RetiredLimits:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.users: list[Callable[[], Iterator[tuple[str, Limit | LimitSet]]]] = []  # each lists limits in use
+        self.release_hooks: list[Callable[[str, Limit | LimitSet], object]] = []  # told when states are gone
         self.kept: dict[Place, tuple[Limit | LimitSet, float]] = {}  # until when, oldest first
 
     def revive(self, space: str, limit: Limit | LimitSet) -> None:
@@ -58,21 +60,35 @@ class RetiredLimits:
                 self.kept[place] = limit, now + limit.recovery / SECOND + 1
         collect()  # compiled rules are cycles of objects, and keep their tables alive
 
+    def retire(self, space: str, limit: Limit | LimitSet) -> None:
+        """Release the states of a limit that has recovered, now or when no other worker uses them any more."""
+        if not self.release(space, limit):
+            self.kept[space, limit.layout] = limit, 0.0
+
     def tidy(self) -> None:
         """Release the states of limits that have recovered."""
         now = monotonic()
+        over = len(self.kept) - MOST_RETIRED
+        released = 0
         for place, (limit, until) in list(self.kept.items()):
-            if (now >= until or len(self.kept) > MOST_RETIRED) and self.release(place[0], limit):
-                del self.kept[place]
+            if released >= MOST_RELEASED:
+                break  # the rest has time: requests wait for this loop
+            if now >= until or released < over:
+                released += 1
+                if self.release(place[0], limit):
+                    del self.kept[place]
 
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Release the states of one limit; False if another worker still uses them in shared memory."""
         stores: set[Any] = {self.policy.async_store, self.policy.instance}
         try:
-            return all(store.release(space, limit) for store in stores)
+            if not all(store.release(space, limit) for store in stores):
+                return False
         except InvalidStore as error:  # another program has written there
             log.warning("cannot release the retired limit %s, so its memory stays: %s", shown(space), error)
-            return True
+        for hook in self.release_hooks:
+            hook(space, limit)
+        return True
 
 
 def collect(*, freeze: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from contextlib import suppress
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratekeeper.errors import InvalidInput
-from ratekeeper.service.options import Options
+from ratekeeper.identity.address import parse_address as parse_ip
+from ratekeeper.service.options import Options, parse_address
 from ratekeeper.service.retired_limits import collect
 from ratekeeper.service.systemd import notify
+from ratekeeper.service.tls import certificates_of
 from ratekeeper.service.worker import Worker, policy_for, run, try_addresses
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     OnReady = Callable[[dict[str, tuple[str, int]]], object]
 
+log = logging.getLogger("ratekeeper")
 SEGMENT_PREFIX = "ratekeeper-"  # and a process id: the shared memory that a service names itself
 
 
@@ -32,6 +36,8 @@ def start(options: Options, on_ready: OnReady) -> int:
             "serve: expected --grpc HOST:PORT beside --envoy-config, got none. Only Envoy uses that file."
         )
     try_addresses(options)
+    certificates_of(options)
+    warn_of_exposure(options)
     if options.state is not None:
         make_folder(options.state)
     if options.workers == 1:
@@ -53,6 +59,33 @@ def start(options: Options, on_ready: OnReady) -> int:
         finally:
             if segment:
                 remove_segment(segment)
+
+
+def warn_of_exposure(options: Options) -> None:
+    """Say it loudly if other hosts can reach a listener that asks for no token, or that speaks in clear text."""
+    exposed = [
+        f"--{name} {address}"
+        for name in ("http", "grpc", "resp")
+        if (address := getattr(options, name)) is not None and not is_loopback(parse_address(address, f"--{name}")[0])
+    ]
+    if not exposed:
+        return
+    listeners = ", ".join(exposed)
+    if options.token is None and options.tls_client_ca is None:
+        log.warning(
+            "EXPOSED: %s can be reached from other hosts, and every caller may use up limits, reset them and read the "
+            "dashboard. Set --token (or RATEKEEPER_TOKEN), or listen on 127.0.0.1.", listeners,
+        )  # fmt: skip
+    if options.tls_cert is None:
+        log.warning(
+            "EXPOSED: %s can be reached from other hosts without TLS, so tokens and keys cross the network in clear "
+            "text. Set --tls-cert and --tls-key, or listen on 127.0.0.1.", listeners,
+        )  # fmt: skip
+
+
+def is_loopback(host: str) -> bool:
+    address = parse_ip(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def try_rules(options: Options) -> None:

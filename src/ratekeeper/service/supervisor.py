@@ -177,7 +177,10 @@ class Supervisor:
                 parse(read(path), path.name, None, path.parent)
             self.signal_workers(signal.SIGHUP)
         except InvalidInput as error:
-            log.error("rules not reloaded, the present rules stay: %s", error)
+            if self.options.tls_cert is not None:  # the workers say the same, and renew their certificates
+                self.signal_workers(signal.SIGHUP)
+            else:
+                log.error("rules not reloaded, the present rules stay: %s", error)
         notify("READY=1")
 
     def signal_workers(self, number: signal.Signals) -> None:

@@ -1,7 +1,7 @@
 """One worker: opens the listeners, does the periodic work, and shuts down in order.
 
-Shutdown: health checks fail, the listeners stay open for ``drain`` seconds so that load balancers notice, then no new
-connection is accepted, the requests under way are answered, and the worker ends.
+Shutdown: health checks fail, the listeners stay open for ``drain`` seconds so that load balancers notice, then each
+answer ends its connection, new connections are refused when the old ones have ended, and the worker ends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ratekeeper.service.http.server import HttpListener
 from ratekeeper.service.options import Options, parse_address
 from ratekeeper.service.retired_limits import collect
 from ratekeeper.service.systemd import notify, notify_reloading, watchdog
+from ratekeeper.service.tls import certificates_of
 from ratekeeper.service.worker_counters import WRITE_EVERY, WorkerCounters
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Worker:
         file_secret = self.decider.settings.secret  # shared by a fleet; ``secret`` by the workers of this service only
         self.seal = Seal(file_secret.encode() if file_secret else secret)
         self.routes = HttpRoutes(self.decider, self.worker_counters, self.seal)
+        self.certificates = certificates_of(options)
+        self.renewal: asyncio.Task[Any] | None = None
         self.listeners: list[Any] = []
         self.ended = asyncio.Event()
         self.periodic: asyncio.Task[None] | None = None
@@ -94,8 +97,10 @@ class Worker:
 
     async def open(self) -> None:
         options, shared = self.options, self.options.workers > 1
+        self.decider.policy.warm_up(for_loop=True)
         if options.http is not None:
-            http = HttpListener(self.routes.route, options.bounds, self.decider.counters.turned_away)
+            counters, faults = self.decider.counters, self.decider.faults
+            http = HttpListener(self.routes.route, options.bounds, counters.turned_away, faults, self.routes.screen)
             self.routes.dashboard.listener = http
             await self.add(http, bind(options.http, "--http", shared=shared))
         if options.resp is not None:
@@ -106,7 +111,8 @@ class Worker:
         if options.grpc is not None:
             from ratekeeper.service.envoy.server import open_envoy
 
-            envoy = await open_envoy(self.decider, options, parse_address(options.grpc, "--grpc"))
+            address = parse_address(options.grpc, "--grpc")
+            envoy = await open_envoy(self.decider, options, address, self.certificates)
             self.listeners.append(envoy)
             self.addresses["grpc"] = envoy.address
         self.routes.listeners = [listener for listener in self.listeners if hasattr(listener, "connections")]
@@ -114,7 +120,7 @@ class Worker:
 
     async def add(self, listener: Any, sock: socket.socket) -> None:
         self.addresses[listener.name] = sock.getsockname()[:2]
-        await listener.open(sock)
+        await listener.open(sock, None if self.certificates is None else self.certificates.context)
         self.listeners.append(listener)
 
     async def work_periodically(self) -> None:
@@ -136,11 +142,29 @@ class Worker:
             turn += 1
             await asyncio.sleep(WRITE_EVERY)
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         try:
-            self.decider.reload()
+            await self.decider.reload_aside()
         except InvalidInput as error:
             log.error("rules not reloaded, the present rules stay: %s", error)
+        try:
+            self.renew_certificates()
+        except InvalidInput as error:
+            log.error("certificates not reloaded, the present ones stay: %s", error)
+
+    def renew_certificates(self) -> None:
+        """Read the certificates again, for new connections."""
+        certificates = certificates_of(self.options)
+        if certificates is None:
+            return
+        self.certificates = certificates
+
+        async def renew() -> None:
+            for listener in self.listeners:
+                await listener.renew(certificates if listener.name == "grpc" else certificates.context)
+
+        self.renewal = asyncio.get_running_loop().create_task(renew())
+        log.info("certificates reloaded")
 
     async def close(self) -> None:
         """Fail health checks, wait for load balancers to notice, answer the requests under way, end."""
@@ -179,10 +203,17 @@ def run(
                 notify("STOPPING=1")
                 closing.append(loop.create_task(worker.close()))
 
-        def reload() -> None:
+        async def reload_now() -> None:
             notify_reloading()
-            worker.reload()
+            await worker.reload()
             notify("READY=1")
+
+        reloads: set[asyncio.Task[None]] = set()
+
+        def reload() -> None:
+            task = loop.create_task(reload_now())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
 
         loop.add_signal_handler(signal.SIGTERM, end)
         loop.add_signal_handler(signal.SIGINT, end)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import metrics, trace
 
 from ratekeeper.sinks.event import results_of
+from ratekeeper.sinks.labels import Labels
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -21,6 +22,7 @@ class OpenTelemetrySink:
     """Count decisions, time them, and add the verdict to the span of the request."""
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+        self._endpoints, self._rules = Labels(), Labels()
         meter = metrics.get_meter("ratekeeper", meter_provider=meter_provider)
         self._requests = meter.create_counter("ratelimit.requests", "{request}", "Requests by result.")
         self._decisions = meter.create_counter("ratelimit.decisions", "{decision}", "Decisions of each rule.")
@@ -29,13 +31,14 @@ class OpenTelemetrySink:
         self._utilisation = meter.create_histogram("ratelimit.utilisation", "1", "Used share of a limit.")
 
     def __call__(self, event: Event) -> None:
-        self._requests.add(1, {"http.route": event.endpoint, "ratelimit.result": event.result})
+        self._requests.add(1, {"http.route": self._endpoints.of(event.endpoint), "ratelimit.result": event.result})
         self._seconds.record(event.seconds)
         for limit, result in results_of(event):
-            self._decisions.add(1, {"ratelimit.policy": limit.rule, "ratelimit.result": result})
+            rule = self._rules.of(limit.rule)
+            self._decisions.add(1, {"ratelimit.policy": rule, "ratelimit.result": result})
             if limit.fallback:
-                self._fallbacks.add(1, {"ratelimit.policy": limit.rule, "ratelimit.by": limit.fallback})
-            self._utilisation.record(1 - limit.headroom, {"ratelimit.policy": limit.rule})
+                self._fallbacks.add(1, {"ratelimit.policy": rule, "ratelimit.by": limit.fallback})
+            self._utilisation.record(1 - limit.headroom, {"ratelimit.policy": rule})
         if event.rule and event.result in ("blocked", "forbidden", "unavailable"):
             self._decisions.add(1, {"ratelimit.policy": event.rule, "ratelimit.result": event.result})
         span = trace.get_current_span()

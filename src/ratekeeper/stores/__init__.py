@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ratekeeper.errors import InvalidStore, did_you_mean, shown
 from ratekeeper.native import core
-from ratekeeper.stores.options import MAX_KEYS
+from ratekeeper.stores.options import HIDDEN, MAX_KEYS, shown_part, shown_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or core is None:
@@ -61,7 +61,7 @@ def open_store(
     ``options`` are for stores elsewhere, which can fail (see RedisStore); one in this process needs none of them.
     """
     if not isinstance(url, str):
-        raise InvalidStore(f"store: expected a URL such as 'redis://localhost:6379/0', got {shown(url)}.")
+        raise InvalidStore(f"store: expected a URL such as 'redis://localhost:6379/0', got {type(url).__name__}.")
     scheme, separator, rest = url.partition("://")
     if clock is not None and not hasattr(clock, "nanos"):
         raise InvalidStore(f"clock: expected one such as ratekeeper.testing.FakeClock(), got {shown(clock)}.")
@@ -70,51 +70,55 @@ def open_store(
     if not separator or scheme not in SCHEMES:
         raise InvalidStore(
             f"store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), "
-            f"got {shown(without_password(url))}.{suggested(url)}"
+            f"got {shown_url(url, SCHEMES)}.{suggested(url)}"
         )
+    if "@" in rest or "%40" in rest:
+        raise InvalidStore(f"store {scheme}://: expected no user and no password, as it is on this host, got an '@'.")
     place, _, query = rest.partition("?")
     if scheme == "shm":
         return open_shared(url, place, query, clock, max_keys)
     if place.strip("/"):
-        raise InvalidStore(f"store: expected nothing between 'memory://' and '?', got {shown(place)}.")
+        raise InvalidStore(f"store: expected nothing between 'memory://' and '?', got {shown_part(url, place)}.")
     for pair in filter(None, query.split("&")):
         name, _, value = pair.partition("=")
         if name != "max_keys" or not (value.isascii() and value.isdecimal()):
-            raise InvalidStore(f"store {shown(url)}: expected max_keys=NUMBER after '?', got {shown(pair)}.")
+            raise InvalidStore(f"store memory://: expected max_keys=NUMBER after '?', got {shown_part(url, pair)}.")
         max_keys = int(value) if max_keys is None else max_keys
     return MemoryStore(clock=clock, max_keys=MAX_KEYS if max_keys is None else max_keys)
 
 
-def without_password(url: str) -> str:
-    before, at, host = url.rpartition("@")
-    return f"{before.partition(':')[0]}:...@{host}" if at else url
-
-
 def suggested(url: str) -> str:
     """`` Did you mean 'redis://localhost'?`` for ``redis:/localhost``, or the nearest scheme, or nothing."""
-    scheme, _, rest = without_password(url).partition(":")
+    scheme, _, rest = url.partition(":")
+    if "/" in scheme:  # redis//localhost
+        scheme, _, rest = url.partition("/")
     if scheme in SCHEMES and not rest.startswith("//"):
-        return f" Did you mean {f'{scheme}://' + rest.lstrip('/')!r}?"
+        is_place = shown_url(url, ()) is not HIDDEN
+        return f" Did you mean {f'{scheme}://' + (rest.lstrip('/') if is_place else '...')!r}?"
     return did_you_mean(f"{scheme}://", [f"{name}://" for name in SCHEMES]) if scheme else ""
 
 
 def open_shared(url: str, place: str, query: str, clock: Clock | None, max_keys: int | None) -> Store:
     mode = 0o600
+    numbers: dict[str, int] = {}
     for pair in filter(None, query.split("&")):
         name, _, value = pair.partition("=")
         if name == "mode" and len(value) == 3 and not value.strip("01234567"):
             mode = int(value, 8)
         elif name == "max_keys" and value.isascii() and value.isdecimal():
             max_keys = int(value) if max_keys is None else max_keys
+        elif name in ("owner", "max_bytes") and value.isascii() and value.isdecimal():
+            numbers[name] = int(value)
         else:
             raise InvalidStore(
-                f"store {shown(url)}: expected max_keys=NUMBER or mode=660 after '?', got {shown(pair)}."
+                f"store shm://: expected max_keys=NUMBER, max_bytes=NUMBER, mode=660 or owner=NUMBER after '?', "
+                f"got {shown_part(url, pair)}."
             )
     try:
         from ratekeeper.stores.shared import SharedStore
     except ImportError as error:
         raise InvalidStore(f"store 'shm://': expected a system with shared memory files, got {error}.") from error
-    return SharedStore(place, clock=clock, max_keys=max_keys, mode=mode)
+    return SharedStore(place, clock=clock, max_keys=max_keys, mode=mode, **numbers)
 
 
 def open_remote(

@@ -20,6 +20,76 @@ if TYPE_CHECKING:
 PATIENCE = 10.0  # seconds for each server
 
 
+def try_store(url: str) -> str:
+    """Why the store at ``url`` does not answer; empty if it does.  A URL that is no store raises InvalidStore.
+
+    Nothing stays behind: shared memory that was not there before is removed again.
+    """
+    from ratekeeper.stores import open_store
+
+    if url.startswith("shm:"):
+        from ratekeeper.stores.shared import remove, segments
+
+        name = url.removeprefix("shm://").partition("?")[0]
+        is_new = not name.startswith("/") and name not in [segment.name for segment in segments()]
+        open_store(url).close()
+        if is_new:
+            remove(name)
+        return ""
+    if not url.startswith(("redis", "valkey")):
+        open_store(url).close()
+        return ""
+    try:
+        with InspectedServers(url, 2.0) as servers:
+            servers.ask((b"PING",))
+    except StoreUnavailable as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+class InspectedServers:
+    """The servers of a Redis store, asked directly and one by one; an error reply stays a reply."""
+
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        from ratekeeper.stores.redis.store import RedisStore
+
+        self.store = RedisStore(url)
+        self.patience = patience
+
+    def __enter__(self) -> InspectedServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    def ask(self, *commands: tuple[bytes, ...]) -> list[tuple[str, list[Any]]]:
+        """The address of each server and its replies; StoreUnavailable if one cannot be asked or refuses us."""
+        from hiredis import ReplyError
+
+        from ratekeeper.stores.redis.connection import RedisConnection
+        from ratekeeper.stores.redis.handshake import authentication
+        from ratekeeper.stores.redis.resp import encode_command
+
+        settings = self.store.settings
+        first = [tuple(authentication(settings.username, settings.password))] if settings.password else []
+        payload = b"".join([encode_command(*words) for words in [*first, *commands]])
+        answers = []
+        try:
+            for place in masters(self.store, self.patience):
+                until = monotonic() + self.patience
+                connection = RedisConnection(place, settings, until)
+                try:
+                    replies = connection.exchange(payload, len(first) + len(commands), until)
+                finally:
+                    connection.close()
+                if isinstance(replies[0], ReplyError):
+                    raise StoreUnavailable(settings.shown, f"refused to be asked ({replies[0]})")
+                answers.append((str(place), list(replies[len(first) :])))
+        except OSError as error:
+            raise StoreUnavailable(settings.shown, f"could not be asked ({error})") from error
+        return answers
+
+
 class KeyCount(NamedTuple):
     """How many keys there are; some of them with the seconds until they expire, or the tables they are in."""
 
@@ -83,11 +153,11 @@ def names_of(url: str, prefix: str, most: int) -> KeyCount:
     return KeyCount(total, tuple(names))
 
 
-def masters(store: RedisStore) -> list[Address]:
+def masters(store: RedisStore, patience: float = PATIENCE) -> list[Address]:
     """The addresses of the servers that have keys."""
     from ratekeeper.stores.redis.steps import drive
 
-    until = monotonic() + PATIENCE
+    until = monotonic() + patience
     topology = store.connections.topology
     if store.settings.service:
         return [drive(topology.find_master(until))]
@@ -98,10 +168,8 @@ def masters(store: RedisStore) -> list[Address]:
 
 
 def scan(connection: Any, store: RedisStore, prefix: str, most: int) -> tuple[list[tuple[str, float]], int]:
-    from hiredis import ReplyError
-
     from ratekeeper.stores.redis.handshake import authentication
-    from ratekeeper.stores.redis.resp import encode_command
+    from ratekeeper.stores.redis.resp import ErrorReply, encode_command
 
     settings = store.settings
 
@@ -109,7 +177,7 @@ def scan(connection: Any, store: RedisStore, prefix: str, most: int) -> tuple[li
         payload = b"".join([encode_command(*words) for words in commands])
         replies: list[Any] = connection.exchange(payload, len(commands), monotonic() + PATIENCE)
         for reply in replies:
-            if isinstance(reply, ReplyError):
+            if isinstance(reply, ErrorReply):
                 raise StoreUnavailable(settings.shown, f"refused to be looked into: {reply}")
         return replies
 

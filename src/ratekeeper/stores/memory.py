@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     # States by key, and the same keys in a list, from which keys are drawn.
     States = tuple[dict[str | bytes, State], list[str | bytes]]
-    TableCheck = tuple["MemoryTable", str | bytes, int]  # a check: its table, key and cost
+    TableCheck = tuple["MemoryTable", str | bytes, int, Check | None]  # table, key, cost, and what names a lease
 
 SAMPLE = 64  # keys compared when a full table must forget some
 RUN = 4
@@ -169,6 +169,7 @@ class MemoryStore:
         self.states_by_layout: dict[tuple[str, str], States] = {}
         self.tables: dict[tuple[str, Limit | LimitSet], MemoryTable] = {}
         self.by_identity: dict[tuple[str, int], MemoryTable] = {}
+        self.limits_by_place: dict[tuple[str, str], list[Limit | LimitSet]] = {}  # those with a table
         self.clock = follow(self) if clock is None else clock
         keep_through_fork(self)
 
@@ -178,10 +179,14 @@ class MemoryStore:
         limit: Limit | LimitSet,
         on_store_error: str | None = None,
         *,
-        lease: str | int | None = None,
+        prefetch: str | int | None = None,
         strict: bool = False,
+        max_keys: int | None = None,
     ) -> MemoryTable:
-        """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
+        """The table of the states that ``limit`` reads; a changed limit finds those it still understands.
+
+        ``max_keys`` bounds the table, in place of the store's own bound.
+        """
         cached = self.by_identity.get((space, id(limit)))  # hashing a limit takes longer than all the rest
         if cached is not None and cached.limit is limit:
             return cached
@@ -192,7 +197,9 @@ class MemoryStore:
                 if len(self.tables) >= MOST_TABLES:  # the application makes limits at run time; their states are kept
                     self.tables.clear()
                     self.by_identity.clear()
-                table = MemoryTable(limit, states, self.lock, self.clock, self.max_keys)
+                    self.limits_by_place.clear()
+                self.limits_by_place.setdefault((space, limit.layout), []).append(limit)
+                table = MemoryTable(limit, states, self.lock, self.clock, max_keys or self.max_keys)
                 table = self.tables.setdefault((space, limit), table)
         if table.limit is limit:  # the limit lives as long as its table, so that no other object gets its identity
             if len(self.by_identity) >= MOST_TABLES:
@@ -219,6 +226,19 @@ class MemoryStore:
 
         return tuple([self.change(check, give) for check in plan])
 
+    def renew(self, plan: Plan) -> tuple[Decision, ...]:
+        """Hold each lease of the plan, by itself, from now on; the decisions say which are held."""
+        return tuple([self.commit((check,), peek=False)[0] for check in plan])
+
+    def end_leases(self, plan: Plan) -> tuple[Decision, ...]:
+        """Let each lease of the plan keep only ``cost`` places: 0 ends it."""
+
+        def end(state: State, now: int, check: Check) -> State:
+            limit = check.limit
+            return limit.rule.give_back(state, now, limit, check.cost, check.lease, check.lasts)
+
+        return tuple([self.change(check, end) for check in plan])
+
     def reset(self, plan: Plan) -> None:
         """Forget what the plan's keys used."""
         for check in plan:
@@ -237,8 +257,8 @@ class MemoryStore:
     def release(self, space: str, limit: Limit | LimitSet) -> bool:
         """Drop the states that ``limit`` reads, whose tables are not used any more; whether they are gone."""
         with self.lock:
-            for place in [each for each in self.tables if each[0] == space and each[1].layout == limit.layout]:
-                del self.tables[place]
+            for each in self.limits_by_place.pop((space, limit.layout), ()):
+                self.tables.pop((space, each), None)
             self.by_identity.clear()
             self.states_by_layout.pop((space, limit.layout), None)
         return True
@@ -263,6 +283,7 @@ class MemoryStore:
 
     def close(self) -> None:
         self.tables, self.by_identity, self.states_by_layout = {}, {}, {}
+        self.limits_by_place = {}
 
     def change(self, check: Check, alter: Alter) -> Decision:
         """Replace the state of one check by what ``alter`` returns; the decision says what remains."""
@@ -275,21 +296,30 @@ class MemoryStore:
                 return new_decision(Decision, (True, check.limit, new, now, 0))
 
     def commit(self, plan: Plan, *, peek: bool) -> tuple[Decision, ...]:
-        return self.decide([(self.table(check.space, check.limit), check.key, check.cost) for check in plan], peek)[1]
+        return self.decide(
+            [
+                (self.table(check.space, check.limit), check.key, check.cost, check if check.lease else None)
+                for check in plan
+            ],
+            peek,
+        )[1]
 
     def decide(self, rows: list[TableCheck], peek: bool) -> tuple[bool, tuple[Decision, ...]]:
         """Decide all rows as one: whether all were admitted, and each decision."""
         while True:
             before: dict[tuple[MemoryTable, str | bytes], State] = {}
-            for table, key, _ in rows:
+            for table, key, _, _ in rows:
                 before[table, key] = table.states.get(key, table.empty)
             now = self.clock.nanos() // 1000
             after = dict(before)  # a key that is twice in a plan pays twice
             answers = []
             fits = True
-            for table, key, cost in rows:
+            for table, key, cost, lease in rows:
                 state = after[table, key]
-                new, allowed = table.decide(state, now, table.limit, cost)
+                if lease is None:
+                    new, allowed = table.decide(state, now, table.limit, cost)
+                else:
+                    new, allowed = hold(state, now, lease)
                 after[table, key] = new
                 fits = fits and allowed
                 answers.append((allowed, table.limit, state, new, cost))
@@ -302,7 +332,7 @@ class MemoryStore:
             if not peek:  # only a state from the future, or above a lowered limit, is written on a refusal
                 mended = {
                     (table, key): new
-                    for (table, key, _), (allowed, _, state, new, _) in zip(rows, answers, strict=True)
+                    for (table, key, _, _), (allowed, _, state, new, _) in zip(rows, answers, strict=True)
                     if not allowed and new is not state and state is before[table, key]
                 }
                 if mended and not self.swap_all({place: before[place] for place in mended}, mended, now):
@@ -353,7 +383,7 @@ class Prepared:
         if len(keys) != len(self.rows):
             raise TypeError(f"check: expected a tuple of {len(self.rows)} keys, got {keys!r}")
         return self.store.decide(
-            [(table, encode(key), cost) for (table, cost), key in zip(self.rows, keys, strict=True)], False
+            [(table, encode(key), cost, None) for (table, cost), key in zip(self.rows, keys, strict=True)], False
         )
 
     check_now = check
@@ -363,6 +393,12 @@ def take(state: State, now: int, check: Check) -> State:
     limit = check.limit
     there = min(check.cost, limit.rule.remaining(state, now, limit))
     return limit.rule.decide(state, now, limit, there)[0] if there > 0 else state
+
+
+def hold(state: State, now: int, check: Check) -> tuple[State, bool]:
+    limit = check.limit
+    new, held = limit.rule.hold(state, now, limit, check.cost, check.lease, check.lasts or limit.micros)  # type: ignore[union-attr]
+    return new, bool(held)
 
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ class TableStore(Store):
         self.lock = allocate_lock()
         self.states_by_layout: dict[Any, KeyTable] = {}
         self.tables: dict[tuple[str, Limit | LimitSet], Table] = {}
+        self.limits_by_place: dict[tuple[str, str], list[Limit | LimitSet]] = {}  # those with a table
         self.clock = clock
         self.nanos = nanos_of(clock)
         keep_through_fork(self)
@@ -43,13 +44,15 @@ class TableStore(Store):
         """Add a table of ``limit`` on these states.  The lock is held."""
         if len(self.tables) >= MOST_TABLES:  # the application makes limits at run time; their states are kept
             self.tables.clear()
+            self.limits_by_place.clear()
             self.forget_tables()
+        self.limits_by_place.setdefault((space, limit.layout), []).append(limit)
         return self.tables.setdefault((space, limit), Table(states, limit, self.nanos))
 
     def drop_tables(self, space: str, limit: Limit | LimitSet) -> None:
         """Drop the tables on the states of ``limit``.  The lock is held."""
-        for place in [each for each in self.tables if each[0] == space and each[1].layout == limit.layout]:
-            del self.tables[place]
+        for each in self.limits_by_place.pop((space, limit.layout), ()):
+            self.tables.pop((space, each), None)
         self.forget_tables()
 
     def use_clock(self, clock: Clock) -> None:
@@ -73,7 +76,7 @@ class TableStore(Store):
     def close(self) -> None:
         """Drop the tables and their states."""
         with self.lock:
-            self.tables, self.states_by_layout = {}, {}
+            self.tables, self.states_by_layout, self.limits_by_place = {}, {}, {}
             self.forget_tables()
 
 
@@ -82,6 +85,7 @@ class NativeStore(TableStore):
 
     def __init__(self, *, clock: Clock | None = None, max_keys: int = MAX_KEYS) -> None:
         self.max_keys = whole_max_keys(max_keys, "memory://")
+        self.shapes_by_place: dict[tuple[str, str], list[str]] = {}  # of the states there
         self.seed = urandom(16)  # of all tables, so that a key in several of them is hashed once
         super().__init__(follow(self) if clock is None else clock)
 
@@ -91,17 +95,25 @@ class NativeStore(TableStore):
         limit: Limit | LimitSet,
         on_store_error: str | None = None,
         *,
-        lease: str | int | None = None,
+        prefetch: str | int | None = None,
         strict: bool = False,
+        max_keys: int | None = None,
     ) -> Table:
-        """The table of the states that ``limit`` reads; a changed limit finds those it still understands."""
+        """The table of the states that ``limit`` reads; a changed limit finds those it still understands.
+
+        ``max_keys`` bounds a new table, in place of the store's own bound.
+        """
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
-                place = space, limit.layout, shape(limit, False)
+                form = shape(limit, False)
+                place = space, limit.layout, form
                 states = self.states_by_layout.get(place)
                 if states is None:
-                    states = self.states_by_layout[place] = KeyTable(limit, min(self.max_keys, MOST_KEYS), self.seed)
+                    self.shapes_by_place.setdefault(place[:2], []).append(form)
+                    states = self.states_by_layout[place] = KeyTable(
+                        limit, min(max_keys or self.max_keys, MOST_KEYS), self.seed
+                    )
                 table = self.put_table(space, limit, states)
         return table
 
@@ -109,8 +121,8 @@ class NativeStore(TableStore):
         """Drop the states that ``limit`` reads, whose tables are not used any more; whether they are gone."""
         with self.lock:
             self.drop_tables(space, limit)
-            for place in [each for each in self.states_by_layout if each[:2] == (space, limit.layout)]:
-                del self.states_by_layout[place]
+            for form in self.shapes_by_place.pop((space, limit.layout), ()):
+                self.states_by_layout.pop((space, limit.layout, form), None)
         return True
 
 

@@ -26,6 +26,7 @@ from ratekeeper.native.core import KeyTable, Table
 from ratekeeper.stores.native import MOST_KEYS, TableStore
 from ratekeeper.stores.shared_files import (
     HOW_TO_REMOVE,
+    MOST_TABLE_BYTES,
     PREFIX,
     ROOT,
     Folder,
@@ -33,6 +34,8 @@ from ratekeeper.stores.shared_files import (
     folder_of,
     is_in_use,
     is_stale,
+    keys_within,
+    table_bytes,
     table_files,
 )
 
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from ratekeeper.errors import StoreUnavailable
     from ratekeeper.limit import Limit, LimitSet
 
-__all__ = ["Segment", "SharedStore", "remove", "segments"]
+__all__ = ["Segment", "SharedStore", "bytes_needed", "remove", "segments"]
 
 MAX_KEYS = 100_000
 LONGEST_RING = 1_024
@@ -51,18 +54,31 @@ class SharedStore(TableStore):
     """State in shared memory, for all processes of one host: ``SharedStore("api")``, ``SharedStore("/var/lib/app")``.
 
     ``max_keys`` is how many keys a table holds without forgetting a live one; its memory is reserved when it is made.
-    Only this user's processes may use it, unless ``mode`` says otherwise.
+    Only this user's processes may use it, unless ``mode`` says otherwise; ``owner`` is another user who may own the
+    folder, and who is trusted.  ``max_bytes`` bounds what all tables of the segment take; a table that does not
+    fit raises InvalidStore before its memory is reserved.  Without ``max_keys`` tables are smaller as the bound comes
+    near, and tables of long logs hold fewer keys.
     """
 
     has_room = False  # for a second limit on the same states
+    renewer: Any = None  # renews the leases of this process
 
     def __init__(
-        self, name: str, *, clock: Clock | None = None, max_keys: int | None = None, mode: int = 0o600
+        self,
+        name: str,
+        *,
+        clock: Clock | None = None,
+        max_keys: int | None = None,
+        mode: int = 0o600,
+        owner: int | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self.any_size = max_keys is None
         self.max_keys = min(MOST_KEYS, whole_max_keys(MAX_KEYS if max_keys is None else max_keys, f"shm://{name}"))
         super().__init__(MONOTONIC if clock is None else clock)
-        self.folder = Folder(name, mode)
+        if max_bytes is not None and not (max_bytes.__class__ is int and max_bytes >= 1):
+            raise InvalidStore(f"shm://{name}: expected max_bytes of at least 1, got {shown(max_bytes)}.")
+        self.folder = Folder(name, mode, owner, max_bytes)
 
     def table(
         self,
@@ -70,8 +86,9 @@ class SharedStore(TableStore):
         limit: Limit | LimitSet,
         on_store_error: str | None = None,
         *,
-        lease: str | int | None = None,
+        prefetch: str | int | None = None,
         strict: bool = False,
+        max_keys: int | None = None,
     ) -> Table:
         """The table of ``limit``.  ``strict``: InvalidStore if other processes have another limit of that name.
 
@@ -80,10 +97,10 @@ class SharedStore(TableStore):
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
-                table = self.put_table(space, limit, self.map_states(space, limit, strict))
+                table = self.put_table(space, limit, self.map_states(space, limit, strict, max_keys or self.max_keys))
         return table
 
-    def map_states(self, space: str, limit: Limit | LimitSet, strict: bool) -> KeyTable:
+    def map_states(self, space: str, limit: Limit | LimitSet, strict: bool, max_keys: int) -> KeyTable:
         parts: Any = limit.parts
         if parts[0].is_unlimited:
             return KeyTable(limit, 1, os.urandom(16))
@@ -95,7 +112,7 @@ class SharedStore(TableStore):
                     "Use sliding_window, or another store."
                 )
         clock = "monotonic" if self.nanos is None else "given"
-        mapped = self.folder.map_table(space, limit, self.max_keys, self.any_size, clock, strict)
+        mapped = self.folder.map_table(space, limit, max_keys, self.any_size, clock, strict)
         if mapped.identity not in self.states_by_layout:
             name = self.folder.name.encode("utf-8", "replace").decode()  # C has no use for surrogates
             try:
@@ -119,14 +136,28 @@ class SharedStore(TableStore):
         """Raise ``error``: a segment with a damaged guard has no fallback, as it does not recover by itself."""
         raise error
 
+    @property
+    def needs_heartbeats(self) -> bool:
+        """Whether a lease is renewed while it is held; nothing beats by a clock of a test."""
+        return self.nanos is None
+
     def close(self) -> None:
         """Close the segment; its state stays for other processes and for later."""
+        if self.renewer is not None:
+            self.renewer.close()
         super().close()
         self.folder.close()
 
     def __repr__(self) -> str:
         name = self.folder.name
         return f"<SharedStore shm://{name}; to remove its state: ratekeeper.stores.shared.remove({name!r})>"
+
+
+def bytes_needed(limit: Limit | LimitSet, max_keys: int | None = None) -> int:
+    """The bytes of shared memory that a table of ``limit`` reserves, to be known before it is made."""
+    if limit.parts[0].is_unlimited:
+        return 0
+    return table_bytes(limit, keys_within(limit, MOST_TABLE_BYTES, MAX_KEYS) if max_keys is None else max_keys)
 
 
 def segments(root: str = ROOT) -> list[Segment]:

@@ -14,6 +14,7 @@ import mmap
 import os
 import stat
 from hashlib import blake2b
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekeeper.errors import InvalidStore, shown
@@ -31,6 +32,10 @@ FORMAT = 2  # the layout of slots, records and guards: changed with every change
 MAGIC = b"ratekeeper table %d\n"
 HEAD = 16_384  # a multiple of any page size
 LONGEST_TEXT = 2_000
+PAGE = 4096
+LEAST_KEYS = 64  # of a table whose size is not given
+MOST_TABLE_BYTES = 64 * 2**20  # the same: a table of long logs holds fewer keys than others
+LOCK_SECONDS = 10  # a process holds the lock of a folder for as long as it takes to make a table
 TEXTS = ("space", "limits", "seed", "boot", "clock", "build")
 HOW_TO_REMOVE = "To start afresh, stop the others and call ratekeeper.stores.shared.remove({name!r})"
 
@@ -79,8 +84,10 @@ def is_stale(head: dict[str, Any]) -> bool:
 class Folder:
     """A segment's folder, open for as long as its store is."""
 
-    def __init__(self, name: str, mode: int) -> None:
+    def __init__(self, name: str, mode: int, owner: int | None = None, max_bytes: int | None = None) -> None:
         self.users = -1
+        self.max_bytes = max_bytes
+        self.counted: tuple[int, int] | None = None  # when the folder last changed, and the bytes of its tables then
         self.name = name
         self.path = folder_of(name)
         self.mode = mode
@@ -101,12 +108,23 @@ class Folder:
                     f"got owner {facts.st_uid} and mode {facts.st_mode & 0o777:o}. "
                     "Use another name, or say ?mode=660 to share it with a group."
                 )
+            if facts.st_uid not in (os.geteuid(), 0, owner):
+                raise InvalidStore(
+                    f"shm://{name}: expected the folder {self.path} to be this user's or root's, got owner "
+                    f"{facts.st_uid}, who could damage it at any time. Use another name, or say "
+                    f"?owner={facts.st_uid} if you trust that user."
+                )
+            if facts.st_mode & 0o002 and not mode & 0o002:
+                raise InvalidStore(
+                    f"shm://{name}: expected a folder {self.path} that not everybody may write to, "
+                    f"got mode {facts.st_mode & 0o777:o}. Use another name, or chmod it."
+                )
             self.users = self.lock_file(".users", fcntl.LOCK_SH)
         except OSError as error:
             raise self.refused(error) from error
 
     def open_file(self, name: str) -> int:
-        return os.open(f"{self.path}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return open_regular(f"{self.path}/{name}", os.O_RDWR)
 
     def make_file(self, name: str) -> int:
         file = os.open(f"{self.path}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -118,8 +136,19 @@ class Folder:
             file = self.make_file(name)
         except FileExistsError:
             file = self.open_file(name)
-        fcntl.flock(file, how)
-        return file
+        until = monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, how | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:
+                if monotonic() > until:
+                    os.close(file)
+                    raise InvalidStore(
+                        f"shm://{self.name}: expected a lock on {self.path}/{name} within {LOCK_SECONDS} s, but "
+                        "another process holds it: one that is stopped? End that process, and try again."
+                    ) from None
+                sleep(0.005)
 
     def refused(self, error: OSError) -> InvalidStore:
         return InvalidStore(
@@ -140,13 +169,38 @@ class Folder:
             name = file_of(space, limit)
             head = self.read_head(f"{self.path}/{name}")
             if head is None or is_stale(head):
-                head = self.make_table(name, space, limit, max_keys, clock)
+                head = self.make_table(name, space, limit, self.granted(limit, max_keys, any_size), clock)
             self.compare(head, space, max_keys, any_size, clock)
             return Mapped(self, name, head, limit)
         except OSError as error:
             raise self.refused(error) from error
         finally:
             os.close(lock)
+
+    def granted(self, limit: Limit | LimitSet, max_keys: int, any_size: bool) -> int:
+        """How many keys a new table may hold, before its memory is reserved.  The folder's lock is held."""
+        most = MOST_TABLE_BYTES
+        used = 0
+        if self.max_bytes is not None:
+            used = self.bytes_used()
+            # A fifth of the bound is shared out generously, to the first tables; the rest is for many small ones.
+            most = min(most, (self.max_bytes // 5 - used) // 16)
+        if any_size:
+            max_keys = keys_within(limit, most, max_keys)
+        size = table_bytes(limit, max_keys)
+        if self.max_bytes is not None and used + size > self.max_bytes:
+            raise InvalidStore(
+                f"shm://{self.name}: expected at most {self.max_bytes:,} bytes of tables (max_bytes), got {used:,} in "
+                f"use and {size:,} for {max_keys:,} keys of {cut(str(limit))!r}. Raise max_bytes, or use fewer limits."
+            )
+        return max_keys
+
+    def bytes_used(self) -> int:
+        """The bytes of all tables, counted again only if another process has made or removed one since."""
+        changed_at = os.stat(self.path).st_mtime_ns
+        if self.counted is None or self.counted[0] != changed_at:
+            self.counted = changed_at, sum(in_pages(os.stat(path).st_size) for path in table_files(self.path))
+        return self.counted[1]
 
     def identity_of(self, space: str, limit: Limit | LimitSet) -> int | None:
         head = self.read_head(f"{self.path}/{file_of(space, limit)}")
@@ -190,7 +244,7 @@ class Folder:
     def read_head(self, path: str) -> dict[str, Any] | None:
         """The header of a table file; None if there is no file; InvalidStore if another version wrote it."""
         try:
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = open_regular(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
@@ -244,7 +298,10 @@ class Folder:
             os.pwrite(file, MAGIC % FORMAT + json.dumps(head).encode(), 0)
             with mmap.mmap(file, size - HEAD, offset=HEAD) as memory:
                 make_guards(limit, max_keys, memory)
+            counted = self.counted
             os.rename(draft, f"{self.path}/{name}")
+            if counted is not None:
+                self.counted = os.stat(self.path).st_mtime_ns, counted[1] + in_pages(size)
         except OSError as error:
             os.unlink(draft)
             if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.ENOMEM):
@@ -296,6 +353,32 @@ class Mapped:
             self.memory = mmap.mmap(file, size, offset=HEAD)  # keeps the file open, and so the lock
         finally:
             os.close(file)
+
+
+def table_bytes(limit: Limit | LimitSet, max_keys: int) -> int:
+    """The bytes that a table of ``limit`` for so many keys reserves."""
+    return HEAD + in_pages(shared_size(limit, max_keys))
+
+
+def in_pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
+def keys_within(limit: Limit | LimitSet, bound: int, most: int) -> int:
+    """The keys, at most ``most`` and at least ``LEAST_KEYS``, of a table of about ``bound`` bytes."""
+    keys = most
+    while keys > LEAST_KEYS and table_bytes(limit, keys) > bound:
+        keys = max(LEAST_KEYS, min(keys - 1, keys * max(0, bound - HEAD) // (table_bytes(limit, keys) - HEAD)))
+    return min(keys, most)
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open a regular file: neither a link, nor a pipe, on which a process would wait for ever."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "something else than a file")
+    return file
 
 
 def cut(text: str) -> str:

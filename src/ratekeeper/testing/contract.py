@@ -161,7 +161,7 @@ class StoreContract:
             assert (refused.allowed, refused.limit, refused.remaining) == (False, 2, 0)
             exhausted = lowered.rule.decide(lowered.rule.EMPTY, refused.at, lowered, 2)[0]
             assert refused.retry_after is not None
-            assert refused.retry_after * SECOND <= lowered.rule.reset_after(exhausted, refused.at, lowered)
+            assert round(refused.retry_after * SECOND) <= lowered.rule.reset_after(exhausted, refused.at, lowered)
 
     def test_a_changed_burst_keeps_what_was_used(self) -> None:
         for name in BUCKETS:
@@ -263,6 +263,47 @@ class TimedStoreContract(StoreContract):
             self.clock.move_to(began + round(wait * SECOND))
             assert self.check(f"k{number}", limit)
 
+    def test_a_log_may_begin_at_instant_zero(self) -> None:
+        limit = Limit.parse("100 per 10 seconds sliding_log")
+        for at, cost in ((0, 50), (5, 50)):
+            self.clock.move_to(at * SECOND)
+            assert self.check("from zero", limit, cost)
+        self.clock.move_to(6 * SECOND)
+        assert self.check("from zero", limit).retry_after == 4.0
+        self.clock.move_to(10 * SECOND)
+        assert self.check("from zero", limit, cost=50)
+        assert not self.check("from zero", limit)
+
+    def test_a_refusal_tells_what_has_left_the_window_since_the_last_one(self) -> None:
+        limit = Limit.parse("100/second sliding_log")
+        for at, cost, allowed, left in ((0, 60, True, 40), (4, 30, True, 10), (5, 80, False, 10), (11, 80, False, 70)):
+            self.clock.move_to(100 * SECOND + at * SECOND // 10)
+            decision = self.check("refused twice", limit, cost)
+            assert (decision.allowed, decision.remaining) == (allowed, left)
+        assert decision.retry_after == 0.3
+
+    def test_a_refund_gives_back_all_that_counts(self) -> None:
+        for text, taken, back in (
+            ("10 per 10 seconds", ((5, 8), (15, 6)), 14),
+            ("7 per 10 seconds", ((5, 7), (15, 1)), 1_000_000),
+            ("999 per 1 second", ((5, 999), (6, 1)), 10**12),
+        ):
+            for algorithm in ("sliding_window", "sliding_window slices 2", "sliding_log", "fixed_window"):
+                limit, key = Limit.parse(f"{text} {algorithm}"), f"{text} {algorithm}"
+                for at, cost in taken:
+                    self.clock.move_to(at * SECOND)
+                    self.check(key, limit, cost)
+                self.ask("refund", self.plan((key, limit, back)))
+                decision = self.peek(key, limit)
+                assert (decision.remaining, decision.reset_after) == (limit.count, 0.0), limit
+
+    def test_a_refund_after_a_limit_was_lowered_counts_from_what_was_used(self) -> None:
+        for name in ("fixed_window", "sliding_window"):  # a log's place depends on its count in some stores
+            before, after = (Limit(count, self.period, algorithm=name) for count in (90, 10))
+            assert self.check(name, before, cost=90)
+            self.ask("refund", self.plan((name, after, 40)))
+            assert self.peek(name, before).remaining == 40
+
     def test_a_clock_that_steps_back_neither_grants_nor_locks_out(self) -> None:
         for number, limit in enumerate(self.limits(3)):
             key, began = f"k{number}", self.clock.micros
@@ -324,6 +365,8 @@ def live(state: Any, now: int, limit: Limit | LimitSet) -> Any:
         return tuple([live(its_state, now, part) for its_state, part in zip(state, limit.limits, strict=True)])
     if not limit.rule.debt(state, now, limit):
         return limit.rule.EMPTY
+    if limit.is_leased:
+        return tuple([(end, lease) for end, lease in zip(*state[:2], strict=True) if end > now])
     if isinstance(state, tuple):
         return tuple([instant for instant in state if instant > now - limit.micros])
     return state

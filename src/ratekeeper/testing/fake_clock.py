@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     from _thread import LockType
     from collections.abc import Iterator
+    from typing import Any
 
     from ratekeeper.units import Seconds
 
@@ -105,35 +106,83 @@ class FakeClock:
                 self._jumping.add(loop)
             seen = self._sleeps, self.micros
         if begins:
-            loop.call_soon(self._jump, loop, seen, 0, 0)
+            loop.call_soon(self._jump, loop, Ready(loop), seen, 0, 0)
         await future
 
-    def _jump(self, loop: asyncio.AbstractEventLoop, seen: tuple[int, int], idle: int, busy: int) -> None:
+    def _jump(self, loop: asyncio.AbstractEventLoop, ready: Ready, seen: tuple[int, int], idle: int, busy: int) -> None:
         """Move to the time of the first sleeper, if no task has begun to sleep for some turns; else look again."""
         with self._moved:
             while self._sleepers and self._sleepers[0][3].done():  # cancelled
                 heapq.heappop(self._sleepers)
             if not self._sleepers:
                 self._jumping.discard(loop)
+                ready.close()
                 return
             if seen != (self._sleeps, self.micros):
                 seen, idle, busy = (self._sleeps, self.micros), 0, 0
-            elif is_idle(loop):
+            elif ready.is_empty():
                 idle += 1
             else:
                 idle, busy = 0, busy + 1
             if idle == IDLE_TURNS or busy == BUSY_TURNS:
                 self.move_to(max(self.micros, self._sleepers[0][0]))
-        loop.call_soon(self._jump, loop, seen, idle, busy)
+        loop.call_soon(self._jump, loop, ready, seen, idle, busy)
 
 
-def is_idle(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether no task of ``loop`` can run; always true of a loop that does not tell, such as uvloop's."""
-    for handle in getattr(loop, "_ready", ()):
-        callback = handle._callback
-        if callback is not None and getattr(callback, "__func__", None) is not FakeClock._jump:  # None: cancelled
-            return False
-    return True
+class Ready:
+    """Knows whether anything is about to run on a loop, from one call of ``_jump`` to the next.
+
+    A loop of asyncio shows its queue.  Another one, such as uvloop's, does not: there the calls of ``call_soon`` are
+    counted, by which every task and every future schedules what comes next.  The queue is first in, first out, so if
+    there was none since the last look, all that was in the queue has run.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.queue: Any = getattr(loop, "_ready", None)
+        self.counted = CountedCalls.of(loop) if self.queue is None else None
+        self.calls_seen = 0
+
+    def is_empty(self) -> bool:
+        if self.counted is None:
+            return not any(handle._callback is not None and not is_jump(handle._callback) for handle in self.queue)
+        before, self.calls_seen = self.calls_seen, self.counted.calls
+        return before == self.calls_seen
+
+    def close(self) -> None:
+        if self.counted is not None:
+            self.counted.release()
+
+
+class CountedCalls:
+    """Stands in the place of a loop's ``call_soon`` for as long as a clock uses it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.call_soon = loop.call_soon
+        self.calls = 0
+        self.users = 0  # clocks
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> CountedCalls:
+        counted = getattr(loop.call_soon, "__self__", None)
+        if not isinstance(counted, cls):
+            counted = cls(loop)
+            loop.call_soon = counted.count  # type: ignore[assignment, method-assign]
+        counted.users += 1
+        return counted
+
+    def count(self, callback: Any, *arguments: Any, **options: Any) -> asyncio.Handle:
+        self.calls += not is_jump(callback)
+        return self.call_soon(callback, *arguments, **options)
+
+    def release(self) -> None:
+        self.users -= 1
+        if not self.users and getattr(self.loop.call_soon, "__self__", None) is self:
+            del self.loop.call_soon  # the loop's own comes to light
+
+
+def is_jump(callback: Any) -> bool:
+    return getattr(callback, "__func__", None) is FakeClock._jump
 
 
 def wake(future: asyncio.Future[None]) -> None:

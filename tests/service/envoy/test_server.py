@@ -166,7 +166,7 @@ def test_a_cached_request_is_answered_like_the_first(tmp_path):
         assert ask(asked({"user": "u"})).overall_code == OK
         service.worker.decider.overrides.kill(False)
         config.write_text(text.format(9))
-        service.loop.call_soon_threadsafe(service.worker.reload)
+        service.run(service.worker.reload())
         assert [ask(asked({"user": "u"})).statuses[0].current_limit.requests_per_unit for _ in range(2)] == [9, 9]
 
 

@@ -28,9 +28,9 @@ def test_a_reload_that_fails_keeps_the_rules(tmp_path):
         request = {"request": {"method": "POST", "path": "/submit", "ip": "198.51.100.1"}}
         service.post("/v1/check", request)
         rules.write_text("[[rules]]\nname = 1")
-        service.loop.call_soon_threadsafe(service.worker.reload)
+        service.run(service.worker.reload())
         assert service.post("/v1/check", request)[2]["allowed"]
         assert not service.post("/v1/check", request)[2]["allowed"]
         rules.write_text(RULES.replace('"2/hour"', '"9/hour"'))
-        service.loop.call_soon_threadsafe(service.worker.reload)
+        service.run(service.worker.reload())
         assert service.post("/v1/check", request)[2]["allowed"]

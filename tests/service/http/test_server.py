@@ -115,10 +115,9 @@ def test_answers_under_way_finish_and_health_turns_red_first(tmp_path, monkeypat
     monkeypatch.setattr(asyncio, "sleep", until_noticed)
     rules = '[[rules]]\nname = "queue"\nby = "all"\nlimit = "100/second burst 100 leaky_bucket"\n'
     with running(tmp_path, 'trusted_proxies = ["127.0.0.1"]\n' + rules, drain=drain) as service:
-        headers = {"X-Original-URI": "/"}
         statuses = []
         threads = [
-            threading.Thread(target=lambda: statuses.append(service.call("GET", "/v1/auth", headers=headers)[0]))
+            threading.Thread(target=lambda: statuses.append(service.call("GET", "/v1/auth/path/")[0]))
             for _ in range(20)
         ]
         for thread in threads:
@@ -140,7 +139,7 @@ def test_answers_under_way_finish_and_health_turns_red_first(tmp_path, monkeypat
 def test_an_answer_that_waits_holds_back_those_behind_it(tmp_path):
     rules = '[[rules]]\nname = "queue"\nby = "all"\nlimit = "20/second burst 20 leaky_bucket"\n'
     with running(tmp_path, 'trusted_proxies = ["127.0.0.1"]\n' + rules) as service:
-        turn = b"GET /v1/auth HTTP/1.1\r\nhost: x\r\nx-original-uri: /\r\n\r\n"
+        turn = b"GET /v1/auth/path/ HTTP/1.1\r\nhost: x\r\n\r\n"
         missing = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
         last = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
         found = talk(service, turn + turn + missing + turn + last)
@@ -154,7 +153,7 @@ def test_an_answer_that_waits_holds_back_those_behind_it(tmp_path):
         st.binary(max_size=300),
         st.tuples(
             st.sampled_from([b"GET", b"POST", b"BREW", b""]),
-            st.sampled_from([b"/", b"/v1/check", b"/v1/auth", b"*", b"http://x/", b"/%zz\xff"]),
+            st.sampled_from([b"/", b"/v1/check", b"/v1/auth", b"/v1/auth/path/%;", b"*", b"http://x/", b"/%zz\xff"]),
             st.lists(st.binary(max_size=40), max_size=4),
             st.binary(max_size=100),
         ).map(lambda parts: b"%b %b HTTP/1.1\r\n%b\r\n\r\n%b" % (parts[0], parts[1], b"\r\n".join(parts[2]), parts[3])),

@@ -24,7 +24,7 @@ def pair(request):
     near.settimeout(5)
     connection = link.RedisConnection.__new__(link.RedisConnection)
     connection.socket, connection.patience = near, 5.0
-    connection.reader = link.Reader()
+    connection.reader = link.ReplyReader()
     if request.param == "native":
         connection.line = native.core.Line(os.dup(near.fileno()), b"")
     yield connection, far

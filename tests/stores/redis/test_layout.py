@@ -42,7 +42,13 @@ VERSION_2 = [
         "000000003ba4f62a00000002" + "00000000000010" + "0000000002",
     ),
 ]
-OLD = [(b"1", *each) for each in VERSION_1] + [(b"2", *each) for each in VERSION_2]
+# The same of version 3, where the layout of leases had no number.
+VERSION_3 = [("3 concurrent", "{XyeRRpYSCaY1DTMP0XHN0A}.0", "0000003b9aca00" + "0000003b9e9a90")]
+OLD = [
+    *[(b"1", *each) for each in VERSION_1],
+    *[(b"2", *each) for each in VERSION_2],
+    *[(b"3", *each) for each in VERSION_3],
+]
 
 # The same of this version.  If these change, stores of two releases would read each other's records as nonsense: give
 # layout.VERSION another value, and keep a line of the old ones above.
@@ -55,7 +61,7 @@ PRESENT = [
     ("3/minute sliding_window", "", NOW[2:] + "0000000002" + "00" * 5),
     ("3/minute sliding_window slices 2", "", NOW[2:] + "0000000002" + "00" * 10),
     ("3/minute sliding_log", ".0", "0000003b9aca00" + NOW[2:]),
-    ("3 concurrent", ".0", "0000003b9aca00" + NOW[2:]),
+    ("3 concurrent", ".0", "00" + "0000003f2e5100" + "0000003f322190" + "00" * 16),  # notes; when they end; ids
     (
         "130/minute sliding_log",
         ".0r",
@@ -119,6 +125,8 @@ def test_a_record_of_another_version_neither_fails_nor_counts(any_server, store,
 def test_these_are_the_names_of_old_versions(monkeypatch, version, limit, name, _):
     """Else the test above would prove nothing."""
     monkeypatch.setattr(layouts, "VERSION", version)
+    present = Limit.layout.fget
+    monkeypatch.setattr(Limit, "layout", property(lambda each: "leases" if each.is_leased else present(each)))
     layout = layouts.RecordLayout("records", parse_limits(limit))
     assert (layout.name("k") + layout.subjects[0].suffix).decode() == f"rk:records:{name}"
 

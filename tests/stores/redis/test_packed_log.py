@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.stores.redis.packed_log import LogSummary, PackedLog, is_partial, plain
+from ratekeeper.limit import parse_limits
+from ratekeeper.stores.redis.packed_log import LogSummary, PackedLog, is_partial, plain, whole_for
 
 INSTANTS = st.lists(st.integers(0, 2**56 - 1), min_size=1, max_size=20).map(lambda found: tuple(sorted(found)))
 
@@ -24,14 +25,25 @@ def test_a_packed_log_reads_like_its_tuple(instants, data):
         log[len(instants)]
 
 
+def summary(live, *instants):
+    return LogSummary(live.to_bytes(3, "big") + b"".join(instant.to_bytes(7, "big") for instant in instants))
+
+
 def test_a_summary_tells_how_many_which_blocks_and_the_newest():
-    summary = LogSummary((300).to_bytes(3, "big") + (7).to_bytes(7, "big") + (9).to_bytes(7, "big"))
-    assert (len(summary), summary[-1], summary[0], summary[1:]) == (300, 9, 7, ())
-    empty = LogSummary((2).to_bytes(3, "big") + bytes(7) + (9).to_bytes(7, "big"))
-    assert empty[0] == 9  # nothing blocks: all that is read is the newest
+    log = summary(300, 6, 7, 9)
+    assert (len(log), log.oldest, log[-1], log[0], log[1:]) == (300, 6, 9, 7, ())
+    assert summary(300, 0, 0, 9)[0] == 0  # instant 0 is an instant as any other
+
+
+def test_a_summary_stands_for_its_log_until_the_oldest_leaves_the_window():
+    limits = parse_limits(["70/second sliding_log", "90 per 2 seconds sliding_log"])
+    assert whole_for(summary(70, 5, 6, 9), 100, limits.limits[0]) == 1_000_000 - 95
+    assert whole_for((summary(70, 5, 6, 9), summary(90, 1, 6, 9)), 100, limits) == 1_000_000 - 95
+    assert whole_for((packed((5,)), summary(90, 1, 6, 9)), 100, limits) == 2_000_000 - 99
+    assert whole_for(summary(0, 0, 0, 0), 100, limits.limits[0]) > 10**15  # of nothing, nothing leaves
 
 
 def test_states_of_several_limits_are_made_plain_part_by_part():
     assert plain((5, packed((1, 2)), (packed((3,)), 4))) == (5, (1, 2), ((3,), 4))
-    assert is_partial((5, LogSummary(bytes(17))))
+    assert is_partial((5, LogSummary(bytes(24))))
     assert not is_partial((5, packed((1,))))

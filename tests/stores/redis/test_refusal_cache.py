@@ -64,6 +64,30 @@ def test_a_remembered_refusal_costs_no_round_trip_and_ends_on_time(redis_server,
     store.close()
 
 
+def test_a_refusal_of_a_long_log_is_told_again_only_while_nothing_has_left_the_window(redis_server, clock):
+    store = open_store(redis_server, clock)
+    counted, limiter = Counted(store), Limiter("100/second sliding_log", store=store)
+    for at, cost, left, asked in ((0, 60, 40, 1), (4, 30, 10, 2), (5, 80, 10, 3), (9, 80, 10, 3), (11, 80, 70, 4)):
+        clock.move_to(100 * SECOND + at * SECOND // 10)
+        decision = limiter.check("k", cost)
+        assert (decision.remaining, counted.times) == (left, asked)
+    assert (decision.allowed, decision.retry_after) == (False, 0.3)
+    store.close()
+
+
+def test_a_refusal_too_short_to_cache_ends_an_earlier_one(redis_server, clock):
+    """The clock steps back, and the key is mended: what was known of it before is outdated."""
+    store = open_store(redis_server, clock)
+    limiter, began = Limiter("5 per 7 microseconds", store=store), clock.micros
+    assert limiter.check("k", cost=5)
+    assert limiter.check("k", cost=6).retry_after is None  # holds for one second
+    clock.move_to(began - 20)
+    assert limiter.check("k").retry_after == 0.000_007
+    clock.move_to(began)
+    assert limiter.check("k", cost=6).reset_after == 0.0
+    store.close()
+
+
 def test_an_admission_tells_when_the_next_would_be_refused(redis_server, clock):
     store = open_store(redis_server, clock)
     counted = Counted(store)
@@ -344,3 +368,35 @@ def test_as_long_as_one_asks_for_all_one_can_be_admitted_at_most():
                 assert not (is_over and first and second)
             assert not refusal.is_just_over(limit, cost, refusal.until - 1)
     assert worth > 100
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_caller_that_waits_as_told_is_never_early(seed):
+    """Told by when it was asked, callers came back before the store could admit them: half of them, at 10 ms."""
+    chance = random.Random(seed)
+    cached = 0
+    for limit in [*walk_limits(), Limit.parse("10/second"), Limit.parse("2 per 5 seconds sliding_log")]:
+        rule, clock = limit.rule, FakeClock(start=chance.randrange(10**6))
+        refusals = RefusalCache(enabled=True, nanos=clock.nanos)
+        ahead = chance.randrange(10**12)  # how far the store's clock, in microseconds, is ahead of ours
+        state = empty_state(limit)
+        for _ in range(60):
+            sent = clock.nanos()
+            clock.move_to(clock.micros + chance.choice([0, 40, chance.randrange(20_000)]))  # on the way
+            now = clock.micros + ahead
+            cost = random_cost(chance, limit)
+            state, allowed = rule.decide(state, now, limit, cost)
+            clock.move_to(clock.micros + chance.choice([0, 40, chance.randrange(20_000)]))  # on the way back
+            if not allowed:
+                refusals.note("k", limit, cost, state, now, sent)
+                wait = rule.retry_after(state, now, limit, cost)
+                clock.move_to(clock.micros + chance.choice([0, 1, chance.randrange(2_000)]))
+                told = refusals.known("k", limit, cost, clock.nanos())
+                if told is not None and wait is not None:
+                    cached += 1
+                    back = clock.micros + round(told.retry_after * SECOND)  # and the way to the store comes on top
+                    assert back + ahead >= now + wait
+                    assert back + ahead <= now + wait + 20_000  # late by no more than the way back
+                    assert refusals.by_key["k"].until <= (now + wait - ahead) * 1000
+            clock.move_to(clock.micros + chance.randrange(min(part.micros for part in limit.parts)))
+    assert cached > 30

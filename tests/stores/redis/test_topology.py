@@ -275,7 +275,7 @@ def test_nodes_are_asked_one_after_the_other_for_the_slots(kind):
     assert far.run(topology.locate(("node", 9), False, monotonic() + 12)) == ("node", 9)
     far.replies = [slots]
     assert far.run(topology.locate(("node", 9), True, monotonic() + 12)) == ("node", 9)
-    assert far.asked[2:] == [(("node", 9), b"CLUSTER", 3.0)]  # one that is away may have been replaced
+    assert far.asked[2:] == [(("node", 9), b"CLUSTER", 1.5)]  # one that is away may have been replaced
 
 
 def test_a_map_that_nobody_tells_is_not_asked_for_at_once_again(kind):
@@ -292,3 +292,21 @@ def test_a_map_that_nobody_tells_is_not_asked_for_at_once_again(kind):
     far.run(topology.learn_slots(monotonic() + 12))
     with pytest.raises(StoreUnavailable, match=f"no node serves slot {slot_of(b'{k}')}"):
         topology.learned_node(b"{k}")
+
+
+def test_the_log_says_that_others_serve_the_slots_of_a_dead_master(caplog):
+    caplog.set_level("INFO", "ratekeeper.store")
+    store = RedisStore("redis+cluster://127.0.0.1:1")
+    connections = store.connections
+    slots, old = connections.topology.slots, connections.server_at(("127.0.0.1", 1))
+    slots.learn([[0, 16383, [b"127.0.0.1", 1]]], ("127.0.0.1", 1))
+    old.breaker.trip(0.0, "lost the connection")
+    connections.note_moved()
+    assert not caplog.records  # its slots are still its own
+    slots.learn([[0, 16383, [b"127.0.0.1", 2]]], ("127.0.0.1", 1))
+    for _ in range(3):
+        connections.note_moved()
+    assert [record.getMessage() for record in caplog.records] == [
+        "redis://127.0.0.1:1: other nodes serve its slots now"
+    ]
+    store.close()

@@ -30,9 +30,10 @@ def test_urls(url, addresses, db, username, password):
 
 def test_options_in_the_url_and_beside_it():
     settings = RedisSettings(
-        "redis://h?deadline=20ms&prefix=app&deny_cache=off&local_share=0.1&lease=auto", prefix="other"
+        "redis://h?deadline=20ms&prefix=app&deny_cache=off&local_share=0.1&prefetch=auto", prefix="other"
     )
-    assert (settings.deadline, settings.deny_cache, settings.local_share, settings.lease) == (0.02, False, 0.1, "auto")
+    assert (settings.deadline, settings.deny_cache, settings.local_share) == (0.02, False, 0.1)
+    assert settings.prefetch == "auto"
     assert settings.prefix == "other"
     assert RedisSettings("redis://h", deadline=None).deadline == 0.05
     assert [RedisSettings("redis://h", deadline=given).connects_for for given in (None, 1.0, 10.0)] == [1.0, 1.0, 10.0]
@@ -49,7 +50,7 @@ def test_every_option_is_told():
 
 
 MISTAKES = [
-    ("redis://h:port", "store redis://: expected host or host:port, got 'h:port'."),
+    ("redis://h:port", "store redis://: expected host or host:port, got another port than 1 to 65535."),
     ("redis://h/zero", "store redis://: expected the number of a database, got 'zero'."),
     ("redis://secret@h", "store redis://: expected user:password@ or :password@ before the host, got no password."),
     ("redis://a,b", "store redis://: expected one host, got 2. Use redis+cluster:// or redis+sentinel://."),
@@ -65,7 +66,7 @@ MISTAKES = [
     ),
     ("redis://h?local_share=2", "store redis://: expected local_share above 0 and at most 1, got 2.0."),
     ("redis://h?deny_cache=maybe", "store redis://: expected deny_cache to be on or off, got 'maybe'."),
-    ("redis://h?lease=1", "store redis://: expected lease to be 'auto' or a whole number above 1, got 1."),
+    ("redis://h?prefetch=1", "store redis://: expected prefetch to be 'auto' or a whole number above 1, got 1."),
     ("redis://h?prefix=a%20b", "store redis://: expected prefix and client_name of visible ASCII letters."),
     ("redis://h?secret=" + "x" * 65, "store redis://: expected a secret of at most 64 bytes, got 65."),
     ("unix://", "store unix://: expected the path of a socket, got nothing."),

@@ -29,6 +29,7 @@ from ratekeeper.adapters.django.translate import (
     afacts_of,
     facts_of,
     load_views,
+    look_for_unreachable_rules,
     refusal,
     request_of,
     site_policy,
@@ -99,7 +100,10 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
 
             @wraps(view)
             async def awaited(request: Any, *args: Any, **kwargs: Any) -> Any:
-                limits, policy = limits_of(request, route_limit), route_limit.policy(site_policy())
+                if is_exempt(request):
+                    return await view(request, *args, **kwargs)
+                limits = limits_of(request, route_limit)
+                policy = limits.policy_of(route_limit, site_policy())
                 facts = await route_limit.afacts(await afacts_of(request, policy), request)
                 verdict = await limits.acheck(policy, request_of(request, policy, facts))
                 try:
@@ -114,7 +118,10 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
 
         @wraps(view)
         def called(request: Any, *args: Any, **kwargs: Any) -> Any:
-            limits, policy = limits_of(request, route_limit), route_limit.policy(site_policy())
+            if is_exempt(request):
+                return view(request, *args, **kwargs)
+            limits = limits_of(request, route_limit)
+            policy = limits.policy_of(route_limit, site_policy())
             facts = route_limit.facts(facts_of(request, policy), request)
             verdict = limits.check(policy, request_of(request, policy, facts))
             try:
@@ -130,14 +137,16 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
 
 
 def exempt(view: View) -> View:
-    """Exempt a view from the middleware's policy; its own limits still apply."""
+    """Exempt a view from every limit: those of the middleware's policy and its own."""
     setattr(view, EXEMPT, True)
     exempt_views.append(view)
     return view
 
 
 def is_exempt(request: Any) -> bool:
-    load_views(request)
+    if request.resolver_match is None:
+        load_views(request)
+        look_for_unreachable_rules()
     match = view_match(request) if exempt_views else None
     return match is not None and getattr(match.func, EXEMPT, False)
 

@@ -3,8 +3,10 @@
 ratekeeper.E001  the rules are invalid             ratekeeper.W001  the rules contain a probable mistake
 ratekeeper.E002  an unknown key in the setting     ratekeeper.W002  there is a policy but no middleware
 ratekeeper.E003  FACTS is not a function           ratekeeper.W003  the middleware runs before authentication
-                                                   ratekeeper.W004  the site is behind a proxy that is not trusted
+ratekeeper.E004  a throttle without a valid limit  ratekeeper.W004  the site is behind a proxy that is not trusted
                                                    ratekeeper.W005  each process counts by itself (with --deploy)
+                                                   ratekeeper.W006  a rule matches no URL of the site
+                                                   ratekeeper.W007  the store does not answer
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ with framework(__name__):
     from django.apps import AppConfig
     from django.conf import settings
     from django.core import checks
+    from django.core.exceptions import ImproperlyConfigured
+    from django.urls import get_resolver
 
-from ratekeeper.adapters.django.translate import SETTING, site_facts, site_policy
+from ratekeeper.adapters.django.translate import SETTING, site_facts, site_policy, site_routes
 from ratekeeper.errors import RatekeeperError, did_you_mean
+from ratekeeper.rules.lint import advise
+from ratekeeper.rules.unreachable import unreachable
+from ratekeeper.stores.inspect import try_store
 
 MIDDLEWARE = "ratekeeper.adapters.django.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-KEYS = ("POLICY", "FACTS")
+KEYS = ("POLICY", "LIMIT", "STORE", "FACTS")
 
 
 class RatekeeperConfig(AppConfig):  # type: ignore[misc]
@@ -35,6 +42,7 @@ class RatekeeperConfig(AppConfig):  # type: ignore[misc]
 
     def ready(self) -> None:
         checks.register(check_settings, checks.Tags.security)
+        checks.register(check_throttles, checks.Tags.security)
         checks.register(check_deployment, checks.Tags.security, deploy=True)
 
 
@@ -45,9 +53,8 @@ def check_settings(**_: Any) -> list[Any]:
     for key in setting:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS).strip() or None
-            messages.append(
-                checks.Error(f"{SETTING}: expected {' and '.join(KEYS)}, got {key!r}.", hint, id=check_id("E002"))
-            )
+            wanted = f"{', '.join(KEYS[:-1])} and {KEYS[-1]}"
+            messages.append(checks.Error(f"{SETTING}: expected {wanted}, got {key!r}.", hint, id=check_id("E002")))
     try:
         if not (site_facts() is None or callable(site_facts())):
             messages.append(checks.Error(f"{SETTING}: expected FACTS to be a function.", id=check_id("E003")))
@@ -58,6 +65,13 @@ def check_settings(**_: Any) -> list[Any]:
     except (RatekeeperError, OSError) as error:
         return [*messages, checks.Error(str(error), id=check_id("E001"))]
     messages += [checks.Warning(text, id=check_id("W001")) for text in policy.warnings]
+    if any(rule.patterns for rule in policy.rules) and getattr(settings, "ROOT_URLCONF", None):
+        sentences = unreachable(policy.rules, site_routes())
+        messages += [checks.Warning(sentence, id=check_id("W006")) for sentence in sentences]
+    messages += [checks.Warning(text, id=check_id("W001")) for text in advise(policy.rules, policy.compiled.identity)]
+    if policy.store_url.startswith(("redis", "valkey")) and (trouble := try_store(policy.store_url)):
+        hint = "Start it, or correct its URL."
+        messages.append(checks.Warning(f"The store does not answer: {trouble}.", hint, id=check_id("W007")))
     order = list(settings.MIDDLEWARE)
     if setting.get("POLICY") is not None and MIDDLEWARE not in order:
         hint = f"Add {MIDDLEWARE!r} to MIDDLEWARE."
@@ -73,6 +87,29 @@ def check_settings(**_: Any) -> list[Any]:
             checks.Warning("The site is behind a proxy that the rules do not trust.", hint, id=check_id("W004"))
         )
     return messages
+
+
+def check_throttles(**_: Any) -> list[Any]:
+    """Check the limit of each throttle of ours, on each view of REST framework that the URLs name."""
+    messages: dict[str, Any] = {}
+    for view in views_of(get_resolver().url_patterns):
+        for throttle in getattr(getattr(view, "cls", None), "throttle_classes", ()):
+            if not hasattr(throttle, "check_limit"):
+                continue
+            try:
+                throttle.check_limit(view.cls)
+            except (RatekeeperError, ImproperlyConfigured) as error:
+                messages[str(error)] = checks.Error(str(error), obj=view.cls, id=check_id("E004"))
+    return list(messages.values())
+
+
+def views_of(patterns: Any) -> list[Any]:
+    """Every view below ``patterns``."""
+    views = []
+    for pattern in patterns:
+        inner = getattr(pattern, "url_patterns", None)
+        views += views_of(inner) if inner is not None else [pattern.callback]
+    return views
 
 
 def check_deployment(**_: Any) -> list[Any]:

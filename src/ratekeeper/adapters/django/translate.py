@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import framework, policy_of
+from ratekeeper.adapters import expect_facts, framework, policy_of
 
 with framework(__name__):
     from django.conf import settings
     from django.core.signals import setting_changed
     from django.http import HttpResponse
     from django.urls import Resolver404, get_resolver
+    from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
     from django.utils.cache import patch_vary_headers
     from django.utils.module_loading import import_string
 
+from ratekeeper.adapters.route_table import warn_of_unreachable_rules
 from ratekeeper.adapters.wsgi import request_of as wsgi_request_of
+from ratekeeper.rules.unreachable import route
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ratekeeper.adapters.request_limits import RequestLimits
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.identity.request import Request
+    from ratekeeper.rules.match import Pattern
     from ratekeeper.rules.policy import Policy
 
 SETTING = "RATEKEEPER"
 WITHOUT_RULES: dict[str, Any] = {"rules": []}
+checked_rules: list[object] = [None]  # whose unreachable rules were logged
+ONE_SEGMENT = (IntConverter, SlugConverter, StringConverter, UUIDConverter)
 
 
 @cache
 def site_policy() -> Policy:
     """The policy of the settings; without one, only views with limits of their own are limited."""
-    policy = getattr(settings, SETTING, {}).get("POLICY")
-    return policy_of(WITHOUT_RULES if policy is None else policy)
+    setting = getattr(settings, SETTING, {})
+    policy, limit, store = setting.get("POLICY"), setting.get("LIMIT"), setting.get("STORE")
+    is_empty = policy is None and limit is None and store is None
+    opened = policy_of(WITHOUT_RULES if is_empty else policy, limit=limit, store=store)
+    opened.warm_up()
+    return opened
 
 
 @cache
@@ -56,6 +67,7 @@ def request_of(request: Any, policy: Policy, facts: Mapping[str, Any]) -> Reques
     """Translate Django's request; its route is resolved only if a rule of ``policy`` uses it."""
     translated = wsgi_request_of(request.META)
     translated.path = request.path
+    translated.root_path = request.path[: len(request.path) - len(request.path_info)]  # of the server, or forced
     if policy.asks("route"):
         match = view_match(request)
         translated.route = "/" + match.route if match is not None else None
@@ -66,6 +78,31 @@ def request_of(request: Any, policy: Policy, facts: Mapping[str, Any]) -> Reques
 def load_views(request: Any) -> None:
     """Import the URLs now: Django does so at the first request, and before that no view is decorated."""
     resolver_of(request).url_patterns  # noqa: B018 - the resolver caches it
+
+
+def site_routes(patterns: Iterable[Any] | None = None, prefix: str = "/") -> list[Pattern]:
+    """The URLs of the site; what a regular expression matches is only known up to its first special character."""
+    routes: list[Pattern] = []
+    for entry in get_resolver().url_patterns if patterns is None else patterns:
+        text = getattr(entry.pattern, "_route", None)
+        converters = getattr(entry.pattern, "converters", {}).values()
+        if text is None or not all(type(converter) in ONE_SEGMENT for converter in converters):
+            literal = re.match(r"\^?([\w/-]*)", str(text or getattr(entry.pattern, "_regex", "")))
+            known = literal[1] if literal is not None else ""
+            routes.append(route(prefix + known.rpartition("/")[0] + "/**"))  # the last segment may go on
+        elif hasattr(entry, "url_patterns"):
+            routes += site_routes(entry.url_patterns, prefix + str(text))
+        else:
+            routes.append(route(prefix + str(text)))
+    return routes
+
+
+def look_for_unreachable_rules() -> None:
+    """Log the rules that no URL can match: at the first request, and after each reload."""
+    policy = site_policy()
+    if checked_rules[0] is not policy.compiled:
+        checked_rules[0] = policy.compiled
+        warn_of_unreachable_rules(policy, site_routes())
 
 
 def resolver_of(request: Any) -> Any:
@@ -85,7 +122,7 @@ def facts_of(request: Any, policy: Policy) -> dict[str, Any]:
     """The user, if a rule of ``policy`` counts users, and the facts that FACTS returns."""
     facts = user_facts(getattr(request, "user", None)) if policy.asks("app:user") else {}
     function = site_facts()
-    return facts if function is None else facts | (function(request) or {})
+    return facts if function is None else {**facts, **(expect_facts(function(request)) or {})}
 
 
 async def afacts_of(request: Any, policy: Policy) -> dict[str, Any]:
@@ -95,7 +132,7 @@ async def afacts_of(request: Any, policy: Policy) -> dict[str, Any]:
         facts = user_facts(await request.auser() if hasattr(request, "auser") else getattr(request, "user", None))
     function = site_facts()
     more = function(request) if function is not None else None
-    return facts | ((await more if isawaitable(more) else more) or {})
+    return {**facts, **(expect_facts(await more if isawaitable(more) else more) or {})}
 
 
 def user_facts(user: Any) -> dict[str, Any]:
@@ -116,7 +153,7 @@ def add_headers(response: Any, limits: RequestLimits) -> Any:
     """Add the headers of all verdicts to ``response``, whose close releases the leases of its request."""
     if limits.leases:
         response._resource_closers.append(limits.release)
-    for name, value in limits.added_headers:
+    for name, value in limits.headers_beside(response.headers):
         if name == "vary":
             patch_vary_headers(response, [value])
         elif name == "access-control-expose-headers" and name in response.headers:

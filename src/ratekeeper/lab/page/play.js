@@ -5,12 +5,9 @@ const play = JSON.parse(document.getElementById("played").textContent);
 const NAMES = Object.keys(RULES);
 const COLUMNS = 160;
 const LONGER = 1.25; // a leaky bucket's last turns come after the last call; turns beyond this are not drawn
-const SHARED_KEY = "everybody";
 
-// The times are transferred as differences, because these are shorter.
-const times = [];
-play.steps.reduce((at, step) => (times.push(at + step), at + step), 0);
-const instants = times.map(BigInt);
+const calls = readCalls(play);
+const times = calls.times;
 const start = times.length ? times[0] : 0;
 const span = Math.max(1, (times.length ? times[times.length - 1] : 0) - start + 1);
 
@@ -29,41 +26,6 @@ function seconds(micros) {
 // Sliders are logarithmic: small limits are as easy to set as large ones.
 const toCount = (value, most) => Math.max(1, Math.round(Math.exp((value / 1000) * Math.log(most))));
 const toValue = (count, most) => Math.round((1000 * Math.log(Math.max(1, count))) / Math.log(most));
-
-function decideAll(name, settings) {
-  const { decide, empty } = RULES[name];
-  const limit = makeLimit(name, settings.count, settings.micros, settings.burst, 1);
-  const states = new Map();
-  const histories = new Map(); // the turns of each key
-  const turns = [];
-  const refused = [];
-  const hit = new Set();
-  let longest = 0;
-  let worst = 0;
-  for (let index = 0; index < times.length; index += 1) {
-    const key = settings.shared ? SHARED_KEY : play.who[index];
-    const now = instants[index];
-    const [state, allowed] = decide(states.get(key) ?? empty, now, limit, 1n);
-    states.set(key, state);
-    let turn = times[index];
-    if (!allowed) {
-      refused.push(turn);
-      hit.add(play.who[index]);
-      continue;
-    }
-    if (name === "leaky_bucket") {
-      const wait = Number(delay(state, now, limit, 1n));
-      longest = Math.max(longest, wait);
-      turn += wait;
-    }
-    turns.push(turn);
-    const history = histories.get(key) ?? [];
-    if (!history.length) histories.set(key, history);
-    history.push(turn);
-    if (history.length > worst && history[history.length - 1 - worst] > turn - settings.micros) worst += 1;
-  }
-  return { turns, refused, longest, worst, hit: hit.size };
-}
 
 function binned(instants, length) {
   const counts = new Array(COLUMNS).fill(0);
@@ -139,7 +101,7 @@ function redraw() {
   byId("burst-shown").textContent = burstFollows ? `${number(chosen.burst)} (same as the limit)` : number(chosen.burst);
   const burst = chosen.burst === chosen.count ? "" : ` burst ${chosen.burst}`;
   byId("limit-shown").textContent = `${chosen.count} per ${period}${burst}`;
-  const outcomes = Object.fromEntries(NAMES.map((name) => [name, decideAll(name, chosen)]));
+  const outcomes = Object.fromEntries(NAMES.map((name) => [name, decideAll(name, chosen, calls)]));
   const last = Math.max(...Object.values(outcomes).map((outcome) => outcome.turns.reduce((a, b) => Math.max(a, b), 0)));
   const length = Math.min(span * LONGER, Math.max(span, last - start + 1)); // one time axis for all six
   const columns = Object.fromEntries(
@@ -148,10 +110,10 @@ function redraw() {
   const most = Math.max(1, ...Object.values(columns).flatMap(([admitted, refused]) => admitted.map((a, i) => a + refused[i])));
   for (const name of NAMES) {
     const outcome = outcomes[name];
-    const lost = outcome.refused.length;
+    const { admitted, lost } = outcome;
     const wait = name === "leaky_bucket" ? ` · longest wait ${seconds(outcome.longest)}` : "";
     lanes[name].figures.textContent =
-      `${number(outcome.turns.length)} admitted · ${number(lost)} refused (${percent(times.length ? lost / times.length : 0)})` +
+      `${number(admitted)} admitted · ${number(lost)} refused (${percent(lost ? lost / (admitted + lost) : 0)})` +
       ` · ${number(outcome.hit)} clients refused · worst ${period} ${(outcome.worst / chosen.count).toFixed(2)} ×${wait}`;
     draw(lanes[name].canvas, ...columns[name], most);
   }

@@ -44,60 +44,54 @@ function makeLimit(algorithm, count, micros, burst, slices) {
     const most = min(MOST_DRAIN, MOST_TICKS / capacity);
     if (drain > most) [unit, drain] = fractionAbove(micros, count, most);
   }
-  return { algorithm, count, micros, burst: capacity, slices: BigInt(slices || 1), unit, drain, full: capacity * unit };
+  const full = capacity * unit;
+  const slack = (min(full, micros * drain) - unit) / drain;
+  const ceiling = BUCKETS.has(algorithm) && slack > 0n ? full + slack * drain : full;
+  return { algorithm, count, micros, burst: capacity, slices: BigInt(slices || 1), unit, drain, full, ceiling };
 }
+
+// A refusal leaves the state as it is, unless the clock stepped back far or the burst was lowered.
+const refuse = (state, now, limit) => [min(state, now + limit.ceiling), false];
 
 function gcra(state, now, limit, cost) {
   now *= limit.drain;
-  const horizon = now + limit.full;
-  let tat = state > now ? state : now;
-  if (tat > horizon) tat = state = horizon;
-  tat += cost * limit.unit;
-  return tat > horizon ? [state, false] : [tat, true];
+  const tat = (state > now ? state : now) + cost * limit.unit;
+  return tat > now + limit.full ? refuse(state, now, limit) : [tat, true];
 }
 
 function tokenBucket(state, now, limit, cost) {
   now *= limit.drain;
-  let tokens = limit.full;
-  if (state > now) {
-    tokens -= state - now;
-    if (tokens < 0n) {
-      tokens = 0n;
-      state = now + limit.full;
-    }
-  }
-  tokens -= cost * limit.unit;
-  return tokens < 0n ? [state, false] : [now + limit.full - tokens, true];
+  let tokens = limit.full - cost * limit.unit;
+  if (state > now) tokens -= state - now;
+  return tokens < 0n ? refuse(state, now, limit) : [now + limit.full - tokens, true];
 }
 
 function leakyBucket(state, now, limit, cost) {
   now *= limit.drain;
-  let queued = 0n;
-  if (state > now) {
-    queued = state - now;
-    if (queued > limit.full) {
-      queued = limit.full;
-      state = now + queued;
-    }
-  }
-  queued += cost * limit.unit;
-  return queued > limit.full ? [state, false] : [now + queued, true];
+  let queued = cost * limit.unit;
+  if (state > now) queued += state - now;
+  return queued > limit.full ? refuse(state, now, limit) : [now + queued, true];
 }
 
 function fixedWindow(state, now, limit, cost) {
-  const window = now / limit.micros;
+  let window = now / limit.micros;
   const stored = state >> FIELD;
   let used = 0n;
   if (stored >= window) {
     used = state & MASK;
-    if (stored > window) state = (window << FIELD) | used;
+    if (stored === window + 1n) window = stored;
+    else if (stored > window) state = (window << FIELD) | used;
   }
   used += cost;
   return used > limit.count ? [state, false] : [(window << FIELD) | used, true];
 }
 
 function slidingLog(state, now, limit, cost) {
-  if (state.length && state[state.length - 1] > now) state = state.map((instant) => min(instant, now));
+  const newest = state.length ? state[state.length - 1] : 0n;
+  if (newest > now) {
+    if (newest < now + limit.micros) now = newest;
+    else state = state.map((instant) => min(instant, now));
+  }
   let gone = 0;
   while (gone < state.length && state[gone] <= now - limit.micros) gone += 1;
   if (BigInt(state.length - gone) + cost > limit.count) return [state, false];
@@ -112,11 +106,15 @@ function slidingWindow(state, now, limit, cost) {
   const { slices, micros: width } = limit;
   const bits = FIELD * slices;
   const top = bits + FIELD;
-  const newest = (now * slices) / width;
+  let position = now * slices;
+  let newest = position / width;
   let counters = state & ((1n << top) - 1n);
   const passed = newest - (state >> top);
   if (passed > 0n) {
     counters = passed <= slices ? (counters << (FIELD * passed)) & ((1n << top) - 1n) : 0n;
+  } else if (passed < 0n && passed >= -slices) {
+    newest -= passed;
+    position = newest * width;
   } else if (passed < 0n) {
     counters = min(limit.count, counters % MASK);
     state = (newest << top) | counters;
@@ -124,14 +122,14 @@ function slidingWindow(state, now, limit, cost) {
   const oldest = counters >> bits;
   // The sum of a number's digits in base MASK + 1 is that number modulo MASK.
   const room = limit.count - cost - ((counters - (oldest << bits)) % MASK);
-  if (room < 0n || (oldest && oldest * ((newest + 1n) * width - now * slices) > room * width)) return [state, false];
+  if (room < 0n || (oldest && oldest * ((newest + 1n) * width - position) > room * width)) return [state, false];
   return [(newest << top) | (counters + cost), true];
 }
 
 // Microseconds until the turn of a call that left a leaky bucket in `state`.
 function delay(state, now, limit, cost) {
   const ahead = state - now * limit.drain;
-  const backlog = min(limit.full, ahead > 0n ? ahead : 0n);
+  const backlog = min(limit.ceiling, ahead > 0n ? ahead : 0n);
   const excess = backlog - cost * limit.unit;
   return excess > 0n ? (excess + limit.drain - 1n) / limit.drain : 0n;
 }

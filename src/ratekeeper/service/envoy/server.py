@@ -9,6 +9,7 @@ a refused request takes nothing from any of them.  Without that file a descripto
 from __future__ import annotations
 
 import logging
+from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,11 +20,12 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from ratekeeper.check import Check, to_cost
+from ratekeeper.check import Check
 from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable
 from ratekeeper.http.headers import binding
 from ratekeeper.identity.request import Request
 from ratekeeper.keys import encode
+from ratekeeper.limit import UNLIMITED
 from ratekeeper.service.envoy import answer
 from ratekeeper.service.envoy.answer import MOST_REMAINING
 from ratekeeper.service.envoy.config import Rate, limit_of, load
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ratekeeper.service.decider import Decider
     from ratekeeper.service.envoy.config import Descriptors
     from ratekeeper.service.options import Options
+    from ratekeeper.service.tls import Certificates
 
     Entry = tuple[str, str]
 
@@ -98,6 +101,17 @@ class RateLimits:
 
     async def answer(self, raw: bytes, context: Any) -> bytes:
         """RateLimitService.ShouldRateLimit."""
+        try:
+            return await self.decided(raw, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            self.decider.faults.note("grpc", error)
+            await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+            raise
+
+    async def decided(self, raw: bytes, context: Any) -> bytes:
+        """The response to a request, as bytes."""
         calls = self.decider.counters.calls
         calls["grpc"] = calls.get("grpc", 0) + 1
         question = self.questions.get(raw)
@@ -262,7 +276,7 @@ class RateLimits:
     async def by_rules(self, request: Any) -> Any:
         statuses, verdicts = [], []
         for descriptor in request.descriptors:
-            outcome: Any = self.decider.check(request_of(entries_of(descriptor)))
+            outcome: Any = self.decider.check(request_of(entries_of(descriptor)), hits(request, descriptor))
             verdict: HttpVerdict = await outcome if hasattr(outcome, "__await__") else outcome
             status = Status(code=OK if verdict.allowed else OVER)
             if verdict.limits:
@@ -274,9 +288,10 @@ class RateLimits:
             verdicts.append(verdict)
         refused = [verdict for verdict in verdicts if not verdict.allowed]
         response = Response(overall_code=OVER if refused else OK, statuses=statuses)
-        for name, value in (refused or verdicts)[0].headers:
-            if name not in (b"content-type", b"cache-control"):
-                response.response_headers_to_add.append(header(name.decode(), value.decode("latin-1")))
+        verdict = (refused or verdicts)[0]
+        for name, value in verdict.headers:
+            response.response_headers_to_add.append(header(name.decode(), value.decode("latin-1")))
+        response.raw_body = verdict.body  # Envoy sends it with a refusal only
         return response
 
 
@@ -296,10 +311,13 @@ def entries_of(descriptor: Any) -> list[Entry]:
 
 
 def hits(request: Any, descriptor: Any) -> int:
-    """The cost of a descriptor: its own addend, where 0 only peeks, else that of the request, where 0 means 1."""
+    """The cost of a descriptor: its own addend, where 0 only peeks, else that of the request, where 0 means 1.
+
+    An addend above every limit stays above it: an error would make Envoy let the request pass.
+    """
     if descriptor.HasField("hits_addend"):
-        return to_cost(descriptor.hits_addend.value, least=0)
-    return request.hits_addend or 1
+        return min(int(descriptor.hits_addend.value), UNLIMITED)
+    return int(request.hits_addend) or 1
 
 
 def request_of(entries: Sequence[Entry]) -> Request:
@@ -369,9 +387,11 @@ class EnvoyListener:
     name = "grpc"
 
     def __init__(
-        self, server: Any, checks: Any, limits: RateLimits, config: Path | None, address: tuple[str, int]
-    ) -> None:
+        self, server: Any, checks: Any, limits: RateLimits, config: Path | None, address: tuple[str, int],
+        credentials: Credentials | None,
+    ) -> None:  # fmt: skip
         self.server = server
+        self.credentials: Any = credentials
         self.checks = checks
         self.limits = limits
         self.config = config
@@ -387,8 +407,55 @@ class EnvoyListener:
         for service in ("", NAME):
             await self.checks.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
 
+    async def renew(self, certificates: Certificates) -> None:
+        """Take new connections with other certificates; open connections keep theirs."""
+        self.credentials.renewed = certificate_configuration(certificates)
+
     async def close(self, patience: float) -> None:
         await self.server.stop(patience)
+
+
+class Credentials:
+    """Certificates that gRPC asks for at each handshake."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self.renewed: Any = None  # since the last handshake
+        self.is_mutual = certificates.client_ca is not None
+        self.server_credentials = grpc.dynamic_ssl_server_credentials(
+            certificate_configuration(certificates), self.fetch, require_client_authentication=self.is_mutual
+        )
+
+    def fetch(self) -> Any:
+        """The configuration if it has changed, else None; gRPC calls this from threads of its own."""
+        renewed, self.renewed = self.renewed, None
+        return renewed
+
+
+def certificate_configuration(certificates: Certificates) -> Any:
+    return grpc.ssl_server_certificate_configuration([(certificates.key, certificates.chain)], certificates.client_ca)
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):
+    """Requires ``authorization: Bearer TOKEN`` of every call except health checks, which orchestrators make."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token.encode()
+
+        async def reject(request: Any, context: Any) -> None:
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "expected 'authorization: Bearer TOKEN' with the token."
+            )
+
+        self.rejection: Any = grpc.unary_unary_rpc_method_handler(reject)
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        if not details.method.startswith(f"/{health.SERVICE_NAME}/"):
+            sent = [value for name, value in details.invocation_metadata if name == "authorization"]
+            scheme, _, token = str(sent[0]).partition(" ") if len(sent) == 1 else ("", "", "")
+            is_known = compare_digest(token.strip().encode("utf-8", "replace"), self.token)
+            if scheme.lower() != "bearer" or not is_known:
+                return self.rejection
+        return await continuation(details)
 
 
 def add_to_server(limits: RateLimits, server: Any) -> None:
@@ -396,7 +463,9 @@ def add_to_server(limits: RateLimits, server: Any) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, {"ShouldRateLimit": method}),))
 
 
-async def open_envoy(decider: Decider, options: Options, address: tuple[str, int]) -> EnvoyListener:
+async def open_envoy(
+    decider: Decider, options: Options, address: tuple[str, int], certificates: Certificates | None = None
+) -> EnvoyListener:
     """Open the gRPC listener; port 0 takes any free port."""
     descriptors = load(options.envoy_config) if options.envoy_config is not None else None
     server = grpc.aio.server(
@@ -408,6 +477,7 @@ async def open_envoy(decider: Decider, options: Options, address: tuple[str, int
             ("grpc.http2.max_pings_without_data", 2),
             ("grpc.keepalive_time_ms", 60_000),
         ],
+        interceptors=() if options.token is None else (TokenCheck(options.token),),
         maximum_concurrent_rpcs=options.bounds.waiting,
     )
     limits = RateLimits(decider, descriptors)
@@ -419,8 +489,12 @@ async def open_envoy(decider: Decider, options: Options, address: tuple[str, int
     reflection.enable_server_reflection((NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = address
     shown_host = f"[{host}]" if ":" in host else host
+    credentials = None if certificates is None else Credentials(certificates)
     try:
-        port = server.add_insecure_port(f"{shown_host}:{port}")
+        if credentials is None:
+            port = server.add_insecure_port(f"{shown_host}:{port}")
+        else:
+            port = server.add_secure_port(f"{shown_host}:{port}", credentials.server_credentials)
     except RuntimeError:  # older versions of grpcio return 0
         port = 0
     if not port:
@@ -429,6 +503,6 @@ async def open_envoy(decider: Decider, options: Options, address: tuple[str, int
             "Choose another port, or end what listens there."
         )
     await server.start()
-    listener = EnvoyListener(server, checks, limits, options.envoy_config, (host, port))
+    listener = EnvoyListener(server, checks, limits, options.envoy_config, (host, port), credentials)
     decider.reload_hooks.append(listener.reload)
     return listener

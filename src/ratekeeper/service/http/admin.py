@@ -10,7 +10,7 @@ from ratekeeper.service.http.request_body import body_of, expect_fields
 from ratekeeper.service.http.response import as_json, problem, response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from ratekeeper.service.decider import Decider
     from ratekeeper.service.http.server import Call
@@ -21,13 +21,13 @@ class Admin:
 
     def __init__(self, decider: Decider) -> None:
         self.decider = decider
-        self.calls: dict[str, Callable[[Call], bytes]] = {
+        self.calls: dict[str, Callable[[Call], bytes | Awaitable[bytes]]] = {
             "/v1/admin/switch": self.set_mode,
             "/v1/admin/kill": self.kill,
             "/v1/admin/reload": self.reload,
         }
 
-    def serve(self, call: Call) -> bytes:
+    def serve(self, call: Call) -> bytes | Awaitable[bytes]:
         """Answer any of the calls, if the caller has the admin token."""
         token = self.decider.options.admin_token
         if call.method != "POST":
@@ -64,9 +64,14 @@ class Admin:
         self.decider.apply_overrides()
         return response(200, as_json({"killed": self.decider.overrides.is_killed}))
 
-    def reload(self, call: Call) -> bytes:
+    async def reload(self, call: Call) -> bytes:
         """Read the rules file again, in this worker; SIGHUP reaches all workers."""
-        self.decider.reload()
+        try:
+            await self.decider.reload_aside()
+        except InvalidRules as error:
+            return problem(422, str(error))
+        except InvalidInput as error:
+            return problem(400, str(error))
         return response(200, as_json({"rules": len(self.decider.policy.rules)}))
 
 

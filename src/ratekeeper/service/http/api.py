@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.check import Check, to_cost
+from ratekeeper.check import Check, LeaseCheck, new_id, to_cost
 from ratekeeper.decision import decision_json
 from ratekeeper.errors import AlreadySettled, InvalidInput, StoreUnavailable, shown
 from ratekeeper.http.verdict import HttpVerdict
@@ -15,7 +15,8 @@ from ratekeeper.service.http.decision_response import check_response, json_respo
 from ratekeeper.service.http.request_body import body_of, expect_fields, request_of, tuple_of
 from ratekeeper.service.http.reservation_token import difference
 from ratekeeper.service.http.response import as_json, problem, response
-from ratekeeper.service.http.server import failure
+from ratekeeper.service.http.server import FAILED
+from ratekeeper.service.table_budget import NoRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,10 +65,12 @@ class Api:
                 table = named.table
                 decision = table.check_now(key, cost)
                 if decision is None:
-                    return PendingDecision(table, key, cost, partial(self.respond, call, named, key), error_response)
+                    respond = partial(self.respond, call, named, key)
+                    return PendingDecision(table, key, cost, respond, self.error_response)
                 reason, limit, remaining = decision.reason, decision.limit, decision.remaining
                 if reason:
                     self.decider.note_fallback(decision)
+                named.uses += 1
                 named.counts.count(decision.allowed, remaining / limit)
                 if not decision.allowed:
                     self.decider.note_refused(key)
@@ -77,7 +80,7 @@ class Api:
                 return problem(405, f"{call.path}: expected POST, got {call.method}.", [(b"allow", b"POST")])
             return self.calls[call.path](call, body_of(call))
         except Exception as error:
-            return error_response(error)
+            return self.error_response(error)
 
     def check(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Take the cost of a key, of several keys together, or of a described request."""
@@ -88,14 +91,14 @@ class Api:
                 return self.ask_one("check", call, body)
             named = self.named(body)
             key = body["key"]
-            if key.__class__ is list:
-                key = tuple_of(key)
+            if key.__class__ is not str:
+                key = key_of(key)
             cost = body.get("cost", 1)
             decision = named.table.check_now(key, cost)
             self.limits.remember(call.body, (named, key, cost))
             if decision is None:
                 respond = partial(self.respond, call, named, key)
-                return PendingDecision(named.table, key, cost, respond, error_response)
+                return PendingDecision(named.table, key, cost, respond, self.error_response)
             return self.respond(call, named, key, decision)
         if "request" in body:
             return self.check_described(call, body)
@@ -168,11 +171,13 @@ class Api:
         outcome = self.decider.check(request)
         if outcome.__class__ is HttpVerdict:
             return verdict_response(call, with_headers, outcome)
-        return PendingResponse(outcome, partial(verdict_response, call, with_headers), error_response)
+        return PendingResponse(outcome, partial(verdict_response, call, with_headers), self.error_response)
 
     def reserve(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Take a cost now, to be settled later for what was really used."""
         check = self.check_of(body)
+        if check.limit.is_leased:
+            check = LeaseCheck(check.space, check.key, check.limit, check.cost, None, new_id(), 0)
 
         def respond(decisions: tuple[Decision, ...]) -> bytes:
             (decision,) = decisions
@@ -182,6 +187,9 @@ class Api:
                 fields["reservation"] = self.seal.close(check, decision.at)
             return json_response(call, fields)
 
+        if isinstance(check, LeaseCheck):
+            outcome = self.decider.hold(check)
+            return PendingResponse(resolved(outcome), respond, error_response)
         return self.ask("check", (check,), respond)
 
     def settle(self, call: Call, body: dict[str, Any]) -> AnyResponse:
@@ -192,10 +200,14 @@ class Api:
 
         async def run() -> bytes:
             (first,) = await resolved(self.decider.ask("check", (once,)))
+            if not first.allowed and first.reason:  # a fallback does not know which were settled
+                raise StoreUnavailable("the store", "does not answer, so nobody knows whether it was settled")
             if not first.allowed:
                 raise AlreadySettled("reservation: expected to be settled once, but it was settled already.")
             change = difference(check, actual)
-            if change is None:
+            if isinstance(check, LeaseCheck) and actual < check.cost:
+                decisions = await self.decider.end(check, actual)
+            elif change is None:
                 decisions = await resolved(self.decider.ask("peek", (check,)))
             else:
                 operation, part = change
@@ -203,7 +215,7 @@ class Api:
                 decisions = await resolved(self.decider.ask(operation, (part,), *more))
             return response(200, as_json({**decision_json(decisions[0]), "settled": actual}))
 
-        return PendingResponse(run(), bytes, error_response)
+        return PendingResponse(run(), bytes, self.error_response)
 
     def explain(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Say which rules match a described request, with which keys and limits; take nothing."""
@@ -221,7 +233,7 @@ class Api:
             raise InvalidInput("check: expected 'key': text, or a list of text and whole numbers.")
         key = body["key"]
         named = self.named(body)
-        encoded = encode(tuple_of(key) if isinstance(key, list) else key)
+        encoded = encode(key_of(key))
         return Check(named.name, encoded, named.limit, to_cost(body.get("cost", 1)))
 
     def note(self, name: str, key: Any, decision: Decision) -> None:
@@ -234,8 +246,14 @@ class Api:
         """Ask the store, then turn its decisions into a response."""
         outcome = self.decider.ask(operation, plan)
         if hasattr(outcome, "__await__"):
-            return PendingResponse(outcome, respond, error_response)
+            return PendingResponse(outcome, respond, self.error_response)
         return respond(outcome)
+
+    def error_response(self, error: Exception) -> bytes:
+        """The response to a call that failed, counted and logged if that is a mistake of ours."""
+        if not isinstance(error, (AlreadySettled, InvalidInput, StoreUnavailable)):
+            self.decider.faults.note("http", error)
+        return error_response(error)
 
 
 def one_response(call: Call, decision: Decision) -> bytes:
@@ -243,17 +261,26 @@ def one_response(call: Call, decision: Decision) -> bytes:
     return check_response(call.query, decision, limit, remaining, delay, decision.reason)
 
 
+def key_of(key: Any) -> Any:
+    """The key of a check; a number alone is refused, as some languages send ``42`` where others send ``"42"``."""
+    if isinstance(key, int):
+        raise InvalidInput("check: expected 'key' as text, or a list of text and whole numbers, got a number alone.")
+    return tuple_of(key) if isinstance(key, list) else key
+
+
 async def resolved(outcome: Any) -> Any:
     return await outcome if hasattr(outcome, "__await__") else outcome
 
 
 def error_response(error: Exception) -> bytes:
-    """The response to a call that failed."""
+    """The response to a call that failed; a mistake of ours is for the log only."""
     if isinstance(error, StoreUnavailable):
         fields = [(b"retry-after", b"1")]
         return problem(503, "The store does not answer, so this cannot be decided.", fields, type=REDUCED)
     if isinstance(error, AlreadySettled):
         return problem(409, str(error))
+    if isinstance(error, NoRoom):
+        return problem(507, str(error))
     if isinstance(error, InvalidInput):
         return problem(400, str(error))
-    return failure(error)
+    return problem(500, FAILED)

@@ -12,7 +12,7 @@ from hmac import compare_digest
 from os import urandom
 from time import time
 
-from ratekeeper.check import Check
+from ratekeeper.check import Check, LeaseCheck
 from ratekeeper.errors import AlreadySettled, InvalidInput
 from ratekeeper.limit import Limit, parse_limits
 
@@ -32,7 +32,7 @@ class Seal:
         limit = check.limit
         parts = [str(part) for part in limit.parts]
         key = ["b", check.key.hex()] if isinstance(check.key, bytes) else ["s", check.key]
-        record = [urandom(12).hex(), int(time()), check.space, key, parts, check.cost, at]
+        record = [urandom(12).hex(), int(time()), check.space, key, parts, check.cost, at, check.lease]
         body = json.dumps(record, separators=(",", ":")).encode()
         return urlsafe_b64encode(self.signature(body) + body).decode().rstrip("=")
 
@@ -43,13 +43,16 @@ class Seal:
             signature, body = raw[:16], raw[16:]
             if not compare_digest(signature, self.signature(body)):
                 raise ValueError
-            number, created, space, (kind, name), parts, cost, at = json.loads(body)
+            number, created, space, (kind, name), parts, cost, at, *more = json.loads(body)
+            (lease,) = more or (0,)  # older ones have no lease
         except (TypeError, ValueError):
             raise InvalidInput("reservation: expected one that this service gave out, got something else.") from None
         if not 0 <= time() - created <= OPEN_FOR:
             raise AlreadySettled(f"reservation: expected to be settled within {OPEN_FOR} s. It stays as it was taken.")
         key = bytes.fromhex(name) if kind == "b" else name
-        return Check(space, key, parse_limits(parts), cost), at, Check(SETTLED, number, ONCE, 1)
+        limit = parse_limits(parts)
+        check = LeaseCheck(space, key, limit, cost, None, lease, 0) if lease else Check(space, key, limit, cost)
+        return check, at, Check(SETTLED, number, ONCE, 1)
 
     def signature(self, body: bytes) -> bytes:
         return blake2b(body, key=self.key, digest_size=16).digest()

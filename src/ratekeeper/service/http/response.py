@@ -68,4 +68,4 @@ encode = JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=F
 
 
 def as_json(value: object) -> bytes:
-    return encode(value).encode()
+    return encode(value).encode("utf-8", "backslashreplace")  # half a surrogate pair must not hide the rest

@@ -13,6 +13,7 @@ from ratekeeper.service.http.api import Api
 from ratekeeper.service.http.dashboard import Dashboard
 from ratekeeper.service.http.forward_auth import PREFIX, ForwardAuth
 from ratekeeper.service.http.metrics import MEDIA, exposition
+from ratekeeper.service.http.origin import refusal
 from ratekeeper.service.http.response import TEXT, as_json, problem, response
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     AnyResponse = bytes | PendingResponse | Awaitable[bytes] | Stream
 
+PROBES = frozenset({"/healthz", "/readyz"})
 LINES_PER_TURN = 200  # of metrics: about a millisecond
 
 
@@ -35,6 +37,7 @@ class HttpRoutes:
     def __init__(self, decider: Decider, worker_counters: WorkerCounters, seal: Seal) -> None:
         self.decider = decider
         self.worker_counters = worker_counters
+        self.allowed_hosts = frozenset(decider.options.allowed_hosts)
         self.dashboard = dashboard = Dashboard(decider, worker_counters)
         api, auth, admin = Api(decider, seal), ForwardAuth(decider), Admin(decider)
         self.auth = auth.serve
@@ -51,7 +54,17 @@ class HttpRoutes:
             "/v1/status": guarded(dashboard.status),
         }
         self.paths |= dict.fromkeys(admin.calls, admin.serve)
+        self.writing: asyncio.Task[bytes] | None = None  # the page of metrics, while it is written
         self.listeners: list[Any] = []  # those whose connections are counted
+
+    def screen(self, call: Call) -> bytes | None:
+        """Refuse a call whose Host or Origin may be a stranger's page; proxies and probes need neither."""
+        if sum([name == b"host" for name, _ in call.headers]) > 1:
+            return problem(400, "host: expected one Host header, got several.")
+        path = call.path
+        if path in PROBES or path == PREFIX or path.startswith(PREFIX + "/"):
+            return None
+        return refusal(call, self.allowed_hosts)
 
     def route(self, call: Call) -> AnyResponse:
         calls = self.decider.counters.calls
@@ -86,26 +99,37 @@ class HttpRoutes:
         return response(200 if is_ready else 503, as_json(body) + b"\n")
 
     async def metrics(self, call: Call) -> bytes:
+        """The counters of all workers; calls that arrive while a page is written get the same page."""
+        if self.writing is None:
+            self.writing = asyncio.get_running_loop().create_task(self.write_metrics())
+        return await asyncio.shield(self.writing)
+
+    async def write_metrics(self) -> bytes:
+        try:
+            return await self.metrics_page()
+        finally:
+            self.writing = None
+
+    async def metrics_page(self) -> bytes:
         lines = []
         for line in exposition(self.worker_counters.all(), self.decider.policy.rules, self.gauges()):
             lines.append(line)
             if len(lines) % LINES_PER_TURN == 0:
                 await asyncio.sleep(0)  # let other calls in: with thousands of names, all lines take too long
-        return response(200, "\n".join([*lines, ""]).encode(), MEDIA)
+        return response(200, "\n".join([*lines, ""]).encode("utf-8", "backslashreplace"), MEDIA)
 
-    def gauges(self) -> dict[str, tuple[str, float]]:
+    def gauges(self) -> dict[str, float]:
         decider = self.decider
-        store_seconds = self.dashboard.store_seconds
-        gauges = {
-            "ratekeeper_store_up": ("Whether the store answers.", float(decider.store_answers)),
-            "ratekeeper_store_seconds": ("Duration of the last probe of the store.", store_seconds),
-            "ratekeeper_killed": ("Whether the kill switch is on.", float(decider.overrides.is_killed)),
-            "ratekeeper_memory_bytes": ("The most memory that this worker has used.", peak_memory()),
+        connections = {
+            f"ratekeeper_{listener.name}_connections": float(len(listener.connections)) for listener in self.listeners
         }
-        for listener in self.listeners:
-            name, count = f"ratekeeper_{listener.name}_connections", len(listener.connections)
-            gauges[name] = "Open connections of this worker.", count
-        return gauges
+        return {
+            "ratekeeper_store_up": float(decider.store_answers),
+            "ratekeeper_store_seconds": self.dashboard.store_seconds,
+            "ratekeeper_killed": float(decider.overrides.is_killed),
+            "ratekeeper_memory_bytes": peak_memory(),
+            **connections,
+        }
 
     def openapi(self, call: Call) -> bytes:
         return response(200, files("ratekeeper.service.http").joinpath("openapi.json").read_bytes())

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from ratekeeper.service.connection import ClientConnection, Listener, PendingResponse, log
+from ratekeeper.service.connection import SLICE, ClientConnection, Listener, PendingResponse
 from ratekeeper.service.http.response import HEADS, problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TypeAlias
 
+    from ratekeeper.service.faults import Faults
     from ratekeeper.service.options import Bounds
 
     AnyResponse: TypeAlias = "bytes | PendingResponse | Awaitable[bytes] | Stream"
     Route = Callable[["Call"], AnyResponse]
+    Screen = Callable[["Call"], bytes | None]
     Head = tuple[str, str, str, list[tuple[bytes, bytes]], int]  # method, path, query, headers, length of the body
 
 BUSY = "The service is at capacity. Try again in a moment."
+TOO_LARGE = "The request is larger than this service accepts."
 FAILED = "The service failed. Its log says why."
 CLOSE = (b"connection", b"close")
 MOST_HEADERS = 200
@@ -73,18 +76,21 @@ class HttpConnection(ClientConnection):
     """One HTTP client."""
 
     listener: HttpListener
+    drains_for = float("inf")  # the next answer says that the connection ends
 
     def __init__(self, listener: HttpListener) -> None:
         super().__init__(listener)
         self.parser = httptools.HttpRequestParser(self)
         self.target = b""
         self.headers: list[tuple[bytes, bytes]] = []
-        self.parts: list[bytes] = []
+        self.body: bytes | bytearray = b""
         self.size = 0
         self.most_head = listener.bounds.head
         self.expects = False
         self.stream: asyncio.Task[None] | None = None
         self.received = b""  # the present read, if a request begins with it
+        self.arrived = 0  # bytes, with the read in which the present request began
+        self.is_in_head = False
 
     def busy_response(self) -> bytes:
         return problem(503, BUSY, [(b"retry-after", b"1"), CLOSE])
@@ -94,11 +100,16 @@ class HttpConnection(ClientConnection):
             self.stream.cancel()
         super().connection_lost(error)
 
-    def data_received(self, part: bytes) -> None:
-        if self.is_ending:
-            return
+    def receive(self, part: bytes) -> None:
         listener = self.listener
-        if not self.is_receiving:
+        if self.is_receiving:
+            self.arrived += len(part)
+            if self.is_in_head and self.arrived > self.most_head + SLICE:  # also within one endless header
+                self.refuse(431, TOO_LARGE)
+                self.flush()
+                return
+        else:
+            self.arrived = len(part)
             # Take the requests whose head, byte for byte, is in the cache; the rest must be parsed.
             while (end := part.find(END)) > 0 and (head := listener.heads.get(part[:end])) is not None:
                 method, path, query, headers, length = head
@@ -121,10 +132,12 @@ class HttpConnection(ClientConnection):
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, TooLarge):
-                self.refuse(cause.status, "The request is larger than this service accepts.")
+                self.refuse(cause.status, TOO_LARGE)
             else:
                 self.refuse(400, "expected HTTP/1.1, got something else.")
         self.received = b""
+        if self.is_receiving or self.held:
+            listener.hold(self, self.arrived if self.is_receiving and not self.is_ending else 0)
         self.flush()
 
     # httptools calls these, in this order, for each request.
@@ -132,9 +145,9 @@ class HttpConnection(ClientConnection):
     def on_message_begin(self) -> None:
         self.target = b""
         self.headers = []
-        self.parts = []
+        self.body = b""
         self.size = 0
-        self.is_receiving = True
+        self.is_receiving = self.is_in_head = True
         self.active_at = self.listener.loop.time()
 
     def on_url(self, part: bytes) -> None:
@@ -155,6 +168,7 @@ class HttpConnection(ClientConnection):
 
     def on_headers_complete(self) -> None:
         self.size = 0
+        self.is_in_head = False
         if self.expects:
             self.expects = False
             if not self.queue:
@@ -165,20 +179,31 @@ class HttpConnection(ClientConnection):
         self.size += len(part)
         if self.size > self.listener.bounds.body:
             raise TooLarge(413)
-        self.parts.append(part)
+        if not self.body:
+            self.body = part  # most bodies arrive whole
+        elif isinstance(self.body, bytes):
+            self.body = bytearray(self.body) + part
+        else:
+            self.body += part
 
     def on_message_complete(self) -> None:
         if self.is_ending:
             return
         self.is_receiving = False
-        parser, parts, listener = self.parser, self.parts, self.listener
+        parser, listener = self.parser, self.listener
         method = parser.get_method().decode("ascii")
-        body = (parts[0] if len(parts) == 1 else b"".join(parts)) if parts else b""
+        body = bytes(self.body)
         path, _, query = self.target.decode("latin-1").partition("?")
         if not path.startswith("/"):
             path = origin_form(path)
         keep_alive = parser.should_keep_alive() and not listener.is_draining
         call = Call(method, path, query, self.headers, body, self.peer)
+        refusal = listener.screen(call)
+        if refusal is not None:
+            self.received = b""
+            self.respond(adapted(method, keep_alive, refusal))
+            self.is_ending = not keep_alive
+            return
         if self.received and keep_alive:
             listener.remember(self.received, call)
         self.received = b""  # the next request of this read does not begin with it
@@ -195,7 +220,7 @@ class HttpConnection(ClientConnection):
             try:
                 response = listener.route(call)
             except Exception as error:
-                response = failure(error)
+                response = listener.failure(error)
         if response.__class__ is bytes:
             self.respond(response if keep_alive and method != "HEAD" else adapted(method, keep_alive, response))
         elif response.__class__ is Stream:
@@ -203,9 +228,9 @@ class HttpConnection(ClientConnection):
             return
         else:
             if not isinstance(response, PendingResponse):
-                response = PendingResponse(response, bytes, failure)
+                response = PendingResponse(response, bytes, listener.failure)
             if not keep_alive or method == "HEAD":
-                response = PendingResponse(awaited(response), partial(adapted, method, keep_alive), failure)
+                response = PendingResponse(awaited(response), partial(adapted, method, keep_alive), listener.failure)
             self.respond_later(response)
         if not keep_alive:
             self.is_ending = True
@@ -235,6 +260,15 @@ class HttpConnection(ClientConnection):
             self.is_ending = self.is_receiving = True
             self.respond(problem(status, detail, [CLOSE]))
 
+    def forget_request(self) -> None:
+        if self.is_receiving:
+            self.parser = httptools.HttpRequestParser(self)
+            self.body, self.headers = b"", []
+
+    def refuse_for_room(self) -> None:
+        self.refuse(503, BUSY)
+        self.flush()
+
     def on_slow_request(self) -> None:
         self.refuse(408, "The request did not arrive in time.")
         self.flush()
@@ -246,15 +280,27 @@ class HttpConnection(ClientConnection):
             super().drain()
 
 
+def no_refusal(call: Call) -> None:
+    """Refuse no call."""
+
+
 class HttpListener(Listener):
-    """HTTP/1.1.  ``route`` turns a call into its response."""
+    """HTTP/1.1.  ``route`` turns a call into its response; ``screen`` may refuse it first, by its head alone."""
 
     name = "http"
     connection_class = HttpConnection
 
-    def __init__(self, route: Route, bounds: Bounds, turned_away: dict[str, int] | None = None) -> None:
-        super().__init__(bounds, turned_away)
+    def __init__(
+        self,
+        route: Route,
+        bounds: Bounds,
+        turned_away: dict[str, int] | None = None,
+        faults: Faults | None = None,
+        screen: Screen = no_refusal,
+    ) -> None:
+        super().__init__(bounds, turned_away, faults)
         self.route = route
+        self.screen = screen  # not called again for a head that is in the cache
         self.streams = 0
         self.heads: dict[bytes, Head] = {}
 
@@ -272,6 +318,11 @@ class HttpListener(Listener):
             self.heads.clear()
         self.heads[head] = call.method, call.path, call.query, call.headers, len(body)
 
+    def failure(self, error: Exception) -> bytes:
+        """The response to a call that failed because of a mistake of ours, which the log explains."""
+        self.faults.note(self.name, error)
+        return problem(500, FAILED)
+
     def sweep(self) -> None:
         HEADS.tick()  # the date of the answers
         super().sweep()
@@ -282,12 +333,6 @@ async def awaited(pending: PendingResponse) -> bytes:
         return pending.encode(await pending.begin())
     except Exception as error:
         return pending.on_error(error)
-
-
-def failure(error: Exception) -> bytes:
-    """The response to a call that failed because of a mistake of ours, which the log explains."""
-    log.error("http: a call failed", exc_info=error)
-    return problem(500, FAILED)
 
 
 def adapted(method: str, keep_alive: bool, response: bytes) -> bytes:

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import threading
 from asyncio import Future
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from time import monotonic
-
-from hiredis import HiredisError, Reader, ReplyError
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.batch import Batch, log
 from ratekeeper.stores.redis.breaker import Breaker
-from ratekeeper.stores.redis.handshake import Handshake, Question
-from ratekeeper.stores.redis.resp import MOST_REQUESTS
+from ratekeeper.stores.redis.handshake import Handshake, Question, too_slow
+from ratekeeper.stores.redis.reader import ReplyReader, exactly
+from ratekeeper.stores.redis.resp import MOST_REQUESTS, BrokenReply, ErrorReply
+from ratekeeper.stores.redis.workers import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sized
     from typing import Any
 
     from ratekeeper.clock import Clock
@@ -39,7 +43,7 @@ class AsyncRedisConnection(asyncio.Protocol):
     """A connection: passes each reply, in order, to ``receive``."""
 
     def __init__(self, receive: Callable[[Any], None], lost: Callable[[AsyncRedisConnection, str], None]) -> None:
-        self.reader = Reader()
+        self.reader = ReplyReader()
         self.receive = receive
         self.lost = lost
         self.transport: asyncio.Transport | None = None
@@ -64,7 +68,12 @@ class AsyncRedisConnection(asyncio.Protocol):
         self.write = self.encrypt_and_write
 
     def encrypt_and_write(self, payload: bytes) -> None:
-        self.transport.write(self.tls.encrypt(payload))  # type: ignore[union-attr]
+        try:
+            encrypted = self.tls.encrypt(payload)  # type: ignore[union-attr]
+        except OSError as error:  # the server has ended the session
+            self.lost(self, f"lost the connection ({error})")
+        else:
+            self.transport.write(encrypted)  # type: ignore[union-attr]
 
     def decrypted(self, part: bytes) -> bytes:
         """Decrypt what was read; during the handshake, go on with that and return nothing."""
@@ -80,17 +89,21 @@ class AsyncRedisConnection(asyncio.Protocol):
         return b""
 
     def data_received(self, part: bytes) -> None:
-        reader = self.reader
         try:
             if self.tls is not None:
                 part = self.decrypted(part)
-            reader.feed(part)
-            while (reply := reader.gets()) is not False:
+            for reply in self.reader.feed(part):
                 self.receive(reply)
-        except HiredisError as error:
-            self.lost(self, f"spoke another protocol ({error})")
+        except BrokenReply as error:
+            self.give_up(str(error))
         except OSError as error:  # of TLS
-            self.lost(self, f"lost the connection ({error})")
+            self.give_up(f"lost the connection ({error})")
+
+    def give_up(self, why: str) -> None:
+        """Close the connection, and say why."""
+        lost = self.lost
+        self.close()
+        lost(self, why)
 
     def glance(self) -> None:
         """Read replies that have arrived, before the loop does: a busy loop reads sockets only once a turn."""
@@ -147,6 +160,12 @@ class AsyncRedisServer:
         self.in_flight: deque[Batch | None] = deque()  # sent, oldest first; None: the reply to ASKING, which is dropped
         self.timer: asyncio.TimerHandle | None = None
         self.is_closed = False
+        self.charges: Callable[[], list[Any]] = list  # requests that charge what is owed to the server
+        self.look_after: Callable[[Batch, Any], None] = lambda batch, reply: None
+        self.is_owed: Sized = ()  # empty: nothing is owed
+        self.trouble = ""  # why the server answers, but executes no check that writes; "": it does
+        self.patience = settings.first_deadline  # seconds that a decision waits for a connection: at first, longer
+        self.first_until = self.loop.time() + self.patience
 
     def ask(self, request: AnyRequest) -> asyncio.Future[Any]:
         """The future answer to ``request``; raises StoreUnavailable at once while the breaker is open."""
@@ -160,7 +179,7 @@ class AsyncRedisServer:
         if many == 1:
             self.since = self.loop.time()
             if self.timer is None:
-                self.timer = self.loop.call_at(self.since + self.settings.deadline, self.expire)
+                self.timer = self.loop.call_at(max(self.since + self.settings.deadline, self.first_until), self.expire)
             if self.was_alone and not self.in_flight:
                 self.flush()
             else:
@@ -222,13 +241,18 @@ class AsyncRedisServer:
             self.timer = self.loop.call_at(batches[0].since + self.settings.deadline, self.expire)
 
     def receive(self, reply: Any) -> None:
-        batch = self.in_flight.popleft()
+        try:
+            batch = self.in_flight.popleft()
+        except IndexError:
+            raise BrokenReply("answered what nobody asked") from None
         if batch is None:
             return
-        if isinstance(reply, ReplyError):
+        if isinstance(reply, ErrorReply):
             self.take_error(self, batch, reply)
         elif not batch.land(reply, self.name):
             self.down("answered something else than was asked")
+        elif self.trouble or self.is_owed:
+            self.look_after(batch, reply)
 
     def expire(self) -> None:
         """Fail everything if the oldest request is past its deadline; else set the timer for that instant."""
@@ -238,11 +262,11 @@ class AsyncRedisServer:
             ages.append(self.since)
         if not ages:
             return
-        due = min(ages) + self.settings.deadline
+        due = max(min(ages) + self.settings.deadline, self.first_until)
         if due > self.loop.time() + 0.0005:
             self.timer = self.loop.call_at(due, self.expire)
             return
-        limit = f"{self.settings.deadline * 1000:g} ms"
+        limit = f"{(self.settings.deadline if self.in_flight else self.patience) * 1000:g} ms"
         self.down(f"gave no answer in {limit}" if self.in_flight else f"could not be reached within {limit}")
 
     def lost(self, wire: AsyncRedisConnection, why: str) -> None:
@@ -290,12 +314,17 @@ class AsyncRedisServer:
                 self.address = await self.locate(monotonic() + self.settings.connects_for)
                 wire = await open_wire(self.address, self.settings, self.receive, self.lost)
                 handshake = Handshake(self.settings, self.script)
+                took = 0.0
                 while handshake.words:
+                    began = monotonic()
                     handshake.judge(await converse(wire, handshake.payload, len(handshake.words)))
-        except (OSError, HiredisError, TimeoutError, StoreUnavailable) as error:
+                    took = monotonic() - began
+                await self.prove(wire, handshake.trial, took)
+        except Exception as error:  # of any kind: the requests that wait for this attempt must be settled
             if wire is not None:
                 wire.close()
             self.attempt = None
+            self.end_first_contact(0.0)
             why = f"could not be reached ({str(error) or 'no answer'})"
             self.down(error.why if isinstance(error, StoreUnavailable) else why)
         except BaseException:
@@ -306,11 +335,49 @@ class AsyncRedisServer:
         else:
             self.attempt = None
             self.wire = wire
-            if self.breaker.close():
+            self.end_first_contact(self.loop.time() + self.settings.deadline)
+            if self.breaker.close(self.loop.time()):
                 log.info("%s: answers again", self.name)
+            self.settle()  # first, so that what follows on this connection is decided with it
             waiting, self.waiting = self.waiting, []
             self.send(waiting)
             self.flush()
+
+    async def prove(self, wire: AsyncRedisConnection, trial: bytes, took: float) -> None:
+        """Raise StoreUnavailable unless the server answers within the deadline: see RedisServer.prove."""
+        quick, proofs = self.breaker.quick_enough(self.settings.deadline), self.breaker.proofs
+        if proofs == 1 and took <= quick:
+            return
+        for _ in range(proofs):
+            began = monotonic()
+            await converse(wire, trial, 1)
+            if monotonic() - began > quick:
+                raise StoreUnavailable(self.name, too_slow(self.settings))
+
+    def end_first_contact(self, until: float) -> None:
+        """Note that a first attempt is over: its callers have until that instant, later ones their deadline."""
+        if self.patience != self.settings.deadline:
+            self.patience, self.first_until = self.settings.deadline, until
+
+    def settle(self) -> None:
+        """Charge what is owed to the server, without waiting for the answers."""
+        charges = self.charges() if self.is_owed else ()
+        for charge in charges:
+            charge.future = IgnoredAnswer()
+        since = self.loop.time()
+        self.send([Batch(charges[at : at + MOST_REQUESTS], since) for at in range(0, len(charges), MOST_REQUESTS)])
+
+    def note_trouble(self, why: str) -> None:
+        """Log that checks that write are not executed, once; the server goes on to answer others."""
+        changed, self.trouble = not self.trouble, why
+        if changed and not self.is_closed:
+            log.warning("%s: %s. Using %s for checks that it does not execute", self.name, why, self.settings.fallback)
+
+    def note_write(self) -> None:
+        """Log that the server executes checks again."""
+        if self.trouble:
+            self.trouble = ""
+            log.info("%s: executes every check again", self.name)
 
     def close(self) -> None:
         self.is_closed = True
@@ -320,6 +387,89 @@ class AsyncRedisServer:
         if self.attempt is not None:
             self.attempt.cancel()
         self.drop("was closed")
+
+
+resolving = Workers("ratekeeper-resolve")
+lookups: dict[Address, list[Callable[[Any], None]]] = {}  # names that are looked up now, and the attempts that wait
+lookups_lock = threading.Lock()
+
+
+def look_up(address: Address) -> None:
+    """Tell all attempts that wait for it what an address resolves to, or the error."""
+    outcome: Any
+    try:
+        outcome = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except Exception as error:  # of any kind: an attempt waits
+        outcome = error
+    with lookups_lock:
+        waiting = lookups.pop(address)
+    for tell in waiting:
+        tell(outcome)
+
+
+async def resolved(address: Address) -> Any:
+    """What ``getaddrinfo`` says, in a thread of our own: a name server that hangs must not occupy the threads of the
+    application, nor one thread for each attempt."""
+    loop = asyncio.get_running_loop()
+    answer: Future[Any] = loop.create_future()
+
+    def settle(outcome: Any) -> None:
+        if answer.done():
+            return
+        if isinstance(outcome, Exception):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+    def tell(outcome: Any) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, outcome)
+
+    with lookups_lock:
+        is_new = address not in lookups
+        lookups.setdefault(address, []).append(tell)
+    if is_new:
+        resolving.start(partial(look_up, address))
+    return await answer
+
+
+async def open_socket(address: Address) -> socket.socket:
+    """A socket connected to the first of the addresses that accepts."""
+    loop = asyncio.get_running_loop()
+    error: OSError | None = None
+    for family, kind, protocol, _, place in await resolved(address):
+        opened = socket.socket(family, kind, protocol)
+        try:
+            opened.setblocking(False)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(opened, place)
+        except OSError as refused:
+            opened.close()
+            error = OSError(refused.errno, os.strerror(refused.errno)) if refused.errno else refused
+        except BaseException:
+            opened.close()
+            raise
+        else:
+            return opened
+    raise error or OSError("the name has no address")
+
+
+class IgnoredAnswer:
+    """The future of a request for whose answer nobody waits."""
+
+    __slots__ = ("finished",)
+
+    def __init__(self) -> None:
+        self.finished = False
+
+    def done(self) -> bool:
+        return self.finished
+
+    def set_result(self, result: object) -> None:
+        self.finished = True
+
+    def set_exception(self, error: BaseException) -> None:
+        self.finished = True
 
 
 async def open_wire(
@@ -333,7 +483,7 @@ async def open_wire(
     if settings.scheme == "unix":
         await loop.create_unix_connection(lambda: wire, address[0])
     else:
-        await loop.create_connection(lambda: wire, *address)
+        await loop.create_connection(lambda: wire, sock=await open_socket(address))
     tls = settings.session(address)
     if tls is not None:
         try:
@@ -354,7 +504,7 @@ async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> 
 
     def gather(reply: Any) -> None:
         received.append(reply)
-        if len(received) == replies and not done.done():
+        if len(received) >= replies and not done.done():
             done.set_result(None)
 
     def end(wire: AsyncRedisConnection, why: str) -> None:
@@ -367,7 +517,7 @@ async def converse(wire: AsyncRedisConnection, payload: bytes, replies: int) -> 
         await done
     finally:
         wire.receive, wire.lost = receive, lost
-    return received
+    return exactly(received, replies)
 
 
 async def ask_once(address: Address, settings: RedisSettings, words: tuple[bytes, ...]) -> Any:

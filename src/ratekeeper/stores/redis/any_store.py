@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.stores.fallback import Fallback, NoFallback
 from ratekeeper.stores.redis.handshake import warned
-from ratekeeper.stores.redis.plans import PlanTranslator
-from ratekeeper.stores.redis.prefetch import can_prefetch, validate
+from ratekeeper.stores.redis.plans import MOST_LAYOUTS, PlanTranslator
+from ratekeeper.stores.redis.prefetch import PrefetchedQuotas, can_prefetch, validate
+from ratekeeper.stores.redis.request import ChargeRequest
+from ratekeeper.stores.redis.resp import MOST_REQUESTS
 from ratekeeper.stores.redis.script import compose
 from ratekeeper.stores.redis.url import RedisSettings
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from ratekeeper.errors import StoreUnavailable
     from ratekeeper.limit import Limit, LimitSet
     from ratekeeper.stores.protocol import Row
+    from ratekeeper.stores.redis.layout import RecordLayout
     from ratekeeper.stores.redis.plans import PlanFlow
+
+
+MOST_CHARGES = 10 * MOST_REQUESTS  # keys that are charged at once
 
 
 class AnyRedisStore:
@@ -31,6 +36,7 @@ class AnyRedisStore:
     """
 
     blocking = True
+    is_async = False
     # What a store hands out, of its own kind: a table, a table with prefetched quotas, a prepared plan.
     table_type: Any
     prefetch_type: Any
@@ -38,11 +44,14 @@ class AnyRedisStore:
 
     def __init__(self, url: str, *, clock: Clock | None = None, fallback: bool = True, **options: Any) -> None:
         self.settings = RedisSettings(url, **options)
+        self.url, self.options = url, options
         self.clock = MONOTONIC if clock is None else clock
         self.gives_time = clock is not None
+        self.needs_heartbeats = not self.gives_time  # a test's clock has no heartbeats
+        self.renewer: Any = None  # renews the leases of this process
         self.script = compose(given_time=self.gives_time)
-        self.translator = PlanTranslator(self.settings, self.gives_time)
-        self.prefetching: WeakSet[Any] = WeakSet()
+        self.translator = PlanTranslator(self.settings, self.gives_time, self.clock.nanos)
+        self.prefetching: dict[tuple[str, Limit, str | int], PrefetchedQuotas] = {}
         make_fallback = Fallback if fallback else NoFallback
         settings = self.settings
         self.fallback = make_fallback(settings.on_store_error, settings.local_share, self.translator, self.clock)
@@ -62,17 +71,33 @@ class AnyRedisStore:
         limit: Limit | LimitSet,
         on_store_error: str | None = None,
         *,
-        lease: str | int | None = None,
+        prefetch: str | int | None = None,
         strict: bool = False,
     ) -> Any:
-        """The states of one limit: its ``check`` is the hot path.  ``lease`` is how much quota it prefetches."""
-        if lease is not None:
-            validate(lease, limit)
-        elif self.settings.lease is not None and can_prefetch(limit):
-            lease = self.settings.lease
-        if lease is None:
+        """The states of one limit: its ``check`` is the hot path.  ``prefetch`` is how much quota it prefetches."""
+        if prefetch is not None:
+            validate(prefetch, limit)
+        elif self.settings.prefetch is not None and can_prefetch(limit):
+            prefetch = self.settings.prefetch
+        if prefetch is None:
             return self.table_type(self, space, limit, on_store_error)
-        return self.prefetch_type(self, space, limit, on_store_error, lease)
+        return self.prefetch_type(self, space, limit, on_store_error, prefetch)
+
+    def prefetched(self, space: str, limit: Limit, size: str | int) -> PrefetchedQuotas:
+        """The prefetched quotas of a limit.  The store keeps them, as it must give back what is left of them."""
+        quotas = self.prefetching.get((space, limit, size))
+        if quotas is None:
+            if len(self.prefetching) >= MOST_LAYOUTS:  # the application makes limits at run time
+                self.prefetching.clear()  # what was debited for them recovers by itself
+            quotas = self.prefetching[space, limit, size] = PrefetchedQuotas(limit, size, self.settings.deadline)
+        return quotas
+
+    def quotas_and_layouts(self) -> list[tuple[PrefetchedQuotas, RecordLayout]]:
+        """All prefetched quotas, and where they were debited."""
+        return [
+            (quotas, self.translator.layout(space, quotas.limit))
+            for (space, _, _), quotas in list(self.prefetching.items())
+        ]
 
     def prepare(self, rows: tuple[Row, ...]) -> Any:
         """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
@@ -83,6 +108,11 @@ class AnyRedisStore:
     ) -> tuple[Decision, ...]:
         """Answer in this process, as ``on_store_error`` says, what the store cannot."""
         return self.fallback.answer(operation, error, plan, at)
+
+    def charges(self) -> list[ChargeRequest]:
+        """Requests that charge for what the fallback admitted: the next ones of many."""
+        owe = self.fallback.owe
+        return [ChargeRequest(layout, key, costs, owe) for layout, key, costs in self.fallback.collect(MOST_CHARGES)]
 
     def peek(self, plan: Plan) -> Any:
         """Say what ``check`` would, and take nothing."""
@@ -95,6 +125,14 @@ class AnyRedisStore:
     def refund(self, plan: Plan, at: int | None = None) -> Any:
         """Give each cost, taken at the instant ``at``, back: never above the capacity."""
         return self.run(self.translator.flow("refund", plan, at))
+
+    def renew(self, plan: Plan) -> Any:
+        """Hold each lease of the plan, by itself, from now on: whether it is held; None: that is not known."""
+        return self.run(self.translator.flow("renew", plan))
+
+    def end_leases(self, plan: Plan) -> Any:
+        """Let each lease of the plan keep only ``cost`` places; decisions if the plan has one check."""
+        return self.run(self.translator.flow("end_leases", plan))
 
     def reset(self, plan: Plan) -> Any:
         """Forget what the plan's keys used."""

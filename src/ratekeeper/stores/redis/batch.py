@@ -10,6 +10,8 @@ import logging
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.request import command
+from ratekeeper.stores.redis.resp import BrokenReply
+from ratekeeper.stores.redis.topology import read_redirection
 
 TYPE_CHECKING = False
 
@@ -98,6 +100,13 @@ class Batch:
                 request.fail(error)
 
 
+def has_written(request: AnyRequest, reply: Any) -> bool:
+    """Whether a reply proves that the server executes checks that write."""
+    if request.operation == "charge":
+        return True
+    return request.operation == "check" and reply.__class__ is bytes and bool(reply) and reply[0] < 128
+
+
 class Reaction:
     """What to do about an error reply: fail the batch with ``error``, or send it again."""
 
@@ -140,15 +149,17 @@ def react(
             batch.evaluate = True
             return Reaction()
         if action == "elsewhere":
-            _, slot, target = text.split(" ")[:3]
-            host, _, port = target.rpartition(":")
-            address = (host or asked[0], int(port))  # an empty host is the one that was asked
+            try:
+                slot, address = read_redirection(text, asked)
+            except BrokenReply:  # a server that does not say where the key is cannot be asked for it
+                why = f"answered {reply}"
+                return Reaction(error=StoreUnavailable(server, why, charged=False), down=why)
             batch.asking = word == "ASK"
             if not batch.asking:
-                slots.moved(int(slot), address)
+                slots.moved(slot, address)
             return Reaction(address=address)
         if action == "anew" and not is_busy:
             return Reaction(renew=True)
-    why = f"answered {reply}"
+    why = f"answered {text.partition(' script: ')[0].rstrip('.')}"  # without the place in the script
     charged = None if action == "unknown" else False
     return Reaction(error=StoreUnavailable(server, why, charged), down=why if action in ("down", "anew") else "")

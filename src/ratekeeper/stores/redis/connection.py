@@ -1,7 +1,7 @@
 """How threads reach one server: a socket, a deadline and a breaker.
 
-All threads share one connection: the C core gathers their requests and sends them in batches, over TLS too.  Without
-the C core one thread uses the connection at a time (see combiner.py).
+All threads share one connection: the C core gathers their requests and sends them in batches, over TLS too, several of
+which may be in flight.  Without the C core one thread uses the connection at a time (see combiner.py).
 
 A thread of its own makes each connection.  So a name that does not resolve, or a server that does not answer, costs
 the caller its deadline once, and nothing while the breaker is open.
@@ -9,20 +9,21 @@ the caller its deadline once, and nothing while the breaker is open.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
 from _thread import allocate_lock
 from time import monotonic
 
-from hiredis import HiredisError, Reader, ReplyError
-
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.native import core
 from ratekeeper.stores.redis.batch import log
 from ratekeeper.stores.redis.breaker import Breaker
-from ratekeeper.stores.redis.handshake import Handshake, Question
+from ratekeeper.stores.redis.handshake import Handshake, Question, too_slow
+from ratekeeper.stores.redis.reader import ReplyReader, exactly
 from ratekeeper.stores.redis.request import evaluation
+from ratekeeper.stores.redis.resp import BrokenReply, ErrorReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from ratekeeper.stores.redis.url import Address, RedisSettings
 
 SHORTEST = 0.0005  # seconds to wait after the deadline: a timeout of 0 would make the socket non-blocking
+STEP = 0.002  # seconds without an answer, after which the requests that came meanwhile are sent, too
 IDLE = 1.0  # seconds without use after which a proxy or the server may have closed a connection
+MOST_CONNECTIONS = 3  # of one call that was not sent: the first may have been given up by other threads
 DONE = threading.Event()
 DONE.set()
 
@@ -83,13 +86,13 @@ class RedisConnection:
         self.tls = settings.session(address)
         self.socket = open_socket(address, settings, left)
         self.patience = left  # the socket's timeout
-        self.reader = Reader()
+        self.reader = ReplyReader()
         self.used_at = monotonic()
         if self.tls is not None:
             self.shake_hands(self.tls, until)
         if core is not None:
-            functions = () if self.tls is None else (self.tls.encrypt, self.tls.decrypt)
-            self.line = core.Line(os.dup(self.socket.fileno()), start, *functions)
+            functions = (None, None) if self.tls is None else (self.tls.encrypt, self.tls.decrypt)
+            self.line = core.Line(os.dup(self.socket.fileno()), start, *functions, STEP)
 
     def shake_hands(self, tls: TlsSession, until: float) -> None:
         try:
@@ -105,9 +108,7 @@ class RedisConnection:
         if self.line is None:
             return self.converse(payload, replies, until)
         raw = sent(self.line.exchange(payload, replies, until - monotonic()))
-        reader = Reader()  # a new one for each call, as threads share the connection
-        reader.feed(raw)
-        return [reader.gets() for _ in range(replies)]
+        return exactly(ReplyReader().feed(raw), replies)  # a new one for each call, as threads share the connection
 
     def ask(self, request: AnyRequest, until: float) -> Any:
         """The script's reply to ``request``, which may be batched with those of other threads."""
@@ -116,7 +117,7 @@ class RedisConnection:
         )
         if reply.__class__ is bytes:
             return reply
-        return ReplyError(reply) if reply.__class__ is str else sent(reply)
+        return ErrorReply(reply) if reply.__class__ is str else sent(reply)
 
     def converse(self, payload: bytes, replies: int, until: float) -> list[Any]:
         """``exchange`` without the C queue, for one thread at a time."""
@@ -125,15 +126,14 @@ class RedisConnection:
         self.set_patience(until)
         if payload:
             self.socket.sendall(payload if self.tls is None else self.tls.encrypt(payload))
-        while True:
+        while len(received) < replies:
             part = self.receive(until)
-            reader.feed(part if self.tls is None else self.tls.decrypt(part))
-            while (reply := reader.gets()) is not False:
-                received.append(reply)
-            if len(received) >= replies:
-                return received
+            received += reader.feed(part if self.tls is None else self.tls.decrypt(part))
+        return exactly(received, replies)
 
     def receive(self, until: float) -> bytes:
+        if monotonic() >= until:  # a server that never stops sending must not keep the caller
+            raise TimeoutError("timed out")
         self.set_patience(until)
         part = self.socket.recv(65536)
         if not part:
@@ -190,6 +190,10 @@ class RedisServer:
         self.is_shared = core is not None  # by threads: many of them use one connection at a time
         self.wire = allocate_lock()  # if not shared: held by the thread that uses the connection
         self.is_closed = False
+        self.settle: Callable[[RedisConnection, float], None] | None = None  # charges what is owed, on a new connection
+        self.trouble = ""  # why the server answers, but executes no check that writes; "": it does
+        self.patience = settings.first_deadline  # seconds that a decision waits for a connection: at first, longer
+        self.first_until = monotonic() + self.patience
 
     def exchange(self, batches: Sequence[Batch], until: float) -> tuple[list[Any], RedisConnection]:
         """Send all batches at once; their replies, and the connection that was used."""
@@ -205,27 +209,33 @@ class RedisServer:
         """Send ``payload`` on an open connection; its replies, and the connection that was used."""
         if self.breaker.is_open:
             self.refuse()
+        until = max(until, self.first_until)
         if not self.is_shared and not self.wire.acquire(True, max(0.0, until - monotonic())):
             raise StoreUnavailable(self.name, "was busy until the deadline")
         try:
-            while True:
+            for _ in range(MOST_CONNECTIONS):
                 connection = self.ready(until)
+                until = max(until, self.first_until)
                 try:
                     return connection.exchange(payload, replies, until), connection
                 except BaseException as error:
                     self.fail(connection, error, until)
+            raise self.given_up()
         finally:
             if not self.is_shared:
                 self.wire.release()
 
     def ask(self, request: AnyRequest, until: float) -> tuple[Any, RedisConnection]:
         """The script's reply to ``request``, and the connection that was used."""
-        while True:
+        until = max(until, self.first_until)
+        for _ in range(MOST_CONNECTIONS):
             connection = self.ready(until)
+            until = max(until, self.first_until)
             try:
                 return connection.ask(request, until), connection
             except BaseException as error:
                 self.fail(connection, error, until)
+        raise self.given_up()
 
     def fail(self, connection: RedisConnection, error: BaseException, until: float) -> None:
         """Raise the error of a call on ``connection``; return if nothing was sent and there is time for another try."""
@@ -236,17 +246,26 @@ class RedisServer:
             if self.breaker.is_open:
                 self.refuse()
             return
-        if not isinstance(error, (OSError, HiredisError)):
+        if not isinstance(error, OSError):
             if not self.is_shared:  # else other threads use it, and the queue reads and drops the reply
                 self.drop(connection)
             raise error
-        why = (
-            f"gave no answer in {self.settings.deadline * 1000:g} ms"
-            if isinstance(error, TimeoutError)
-            else f"lost the connection ({error})"
-        )
+        if isinstance(error, TimeoutError):
+            why = f"gave no answer in {self.settings.deadline * 1000:g} ms"
+        elif isinstance(error, BrokenReply):
+            why = str(error)
+        elif error.errno == errno.EPROTO:  # of the C queue
+            why = "spoke another protocol"
+        else:
+            why = f"lost the connection ({error})"
         self.leave(connection, why)
         raise StoreUnavailable(self.name, why, charged=None) from error
+
+    def given_up(self) -> StoreUnavailable:
+        """Open the breaker, as the server breaks each new connection; the error that says so."""
+        why = "breaks each connection before a request is sent"
+        self.trip(why)
+        return StoreUnavailable(self.name, why)
 
     def ready(self, until: float) -> RedisConnection:
         """The open connection, or a new one if it was closed while it was idle."""
@@ -266,9 +285,7 @@ class RedisServer:
         connection = self.connection
         if connection is None:
             why = (
-                self.breaker.why
-                if self.breaker.is_open
-                else f"could not be reached within {self.settings.deadline * 1000:g} ms"
+                self.breaker.why if self.breaker.is_open else f"could not be reached within {self.patience * 1000:g} ms"
             )
             if not self.breaker.is_open:
                 self.trip(why)
@@ -306,8 +323,14 @@ class RedisServer:
         try:
             connection = RedisConnection(self.locate(until), self.settings, until, evaluation(self.script.sha))
             handshake = Handshake(self.settings, self.script)
+            took = 0.0
             while handshake.words:
+                began = monotonic()
                 handshake.judge(connection.exchange(handshake.payload, len(handshake.words), until))
+                took = monotonic() - began
+            self.prove(connection, handshake.trial, took)
+            if self.settle is not None:
+                self.settle(connection, until)
         except Exception as error:  # of any kind: the threads that wait for this attempt must be woken
             if connection is not None:
                 connection.close()
@@ -319,6 +342,20 @@ class RedisServer:
         finally:
             attempt.set()
 
+    def prove(self, connection: RedisConnection, trial: bytes, took: float) -> None:
+        """Raise StoreUnavailable unless the server answers within the deadline, as often in a row as the breaker asks.
+
+        ``took`` is how long the last step of the handshake took, which may have loaded the script.
+        """
+        quick, proofs = self.breaker.quick_enough(self.settings.deadline), self.breaker.proofs
+        if proofs == 1 and took <= quick:
+            return
+        for _ in range(proofs):
+            try:
+                connection.exchange(trial, 1, monotonic() + quick)
+            except TimeoutError:
+                raise StoreUnavailable(self.name, too_slow(self.settings)) from None
+
     def finish(self, attempt: threading.Event, connection: RedisConnection | None) -> None:
         with self.lock:
             if self.attempt is not attempt or self.is_closed:  # the process was forked or the store closed meanwhile
@@ -327,7 +364,10 @@ class RedisServer:
                 return
             self.attempt = None
             self.connection = connection
-        if connection is not None and self.breaker.close():
+            if self.patience != self.settings.deadline:  # the first contact is over
+                self.patience = self.settings.deadline
+                self.first_until = monotonic() + self.patience if connection is not None else 0.0
+        if connection is not None and self.breaker.close(monotonic()):
             log.info("%s: answers again", self.name)
 
     def trip(self, why: str) -> None:
@@ -335,6 +375,20 @@ class RedisServer:
             changed = self.breaker.trip(monotonic(), why)
         if changed and not self.is_closed:
             log.warning("%s: %s. Using %s until it recovers", self.name, why, self.settings.fallback)
+
+    def note_trouble(self, why: str) -> None:
+        """Log that checks that write are not executed, once; the server goes on to answer others."""
+        with self.lock:
+            changed, self.trouble = not self.trouble, why
+        if changed and not self.is_closed:
+            log.warning("%s: %s. Using %s for checks that it does not execute", self.name, why, self.settings.fallback)
+
+    def note_write(self) -> None:
+        """Log that the server executes checks again."""
+        with self.lock:
+            changed, self.trouble = bool(self.trouble), ""
+        if changed:
+            log.info("%s: executes every check again", self.name)
 
     def leave(self, connection: RedisConnection, why: str) -> None:
         """Close a connection and open the breaker.  Only the first of the threads that share it opens the breaker."""

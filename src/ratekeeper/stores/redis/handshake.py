@@ -5,11 +5,9 @@ No I/O: says what to send, and reads the replies.
 
 from __future__ import annotations
 
-from hiredis import ReplyError
-
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.batch import log
-from ratekeeper.stores.redis.resp import encode_command
+from ratekeeper.stores.redis.resp import BrokenReply, ErrorReply, encode_command
 
 TYPE_CHECKING = False
 
@@ -41,6 +39,7 @@ class Handshake:
         # The script, with arguments that do nothing: a server that answers PING may still be unable to run scripts.
         trial = ([b"EVALSHA", script.sha, b"0", *script.nothing], True)
         self.words.append(trial)
+        self.trial = encode_command(*trial[0])
         self.loading = [([b"SCRIPT", b"LOAD", script.text], False), trial]
 
     @property
@@ -51,12 +50,14 @@ class Handshake:
         """Raise StoreUnavailable if the server cannot serve us; warn if it may evict keys."""
         said, self.words = self.words, []
         for (words, matters), reply in zip(said, replies, strict=True):
-            if isinstance(reply, ReplyError):
+            if isinstance(reply, ErrorReply):
                 if str(reply).startswith("NOSCRIPT"):  # if it cannot be loaded, each command sends it
                     self.words, self.loading = self.loading, []
                 elif matters:
                     raise StoreUnavailable(self.settings.shown, f"refused {words[0].decode()}: {reply}")
             elif words[0] == b"INFO":
+                if not isinstance(reply, bytes):
+                    raise BrokenReply("answered something else than was asked")
                 facts = dict(line.partition(":")[::2] for line in reply.decode("utf-8", "replace").split("\r\n"))
                 if facts.get("role") == "slave" and facts.get("slave_read_only") != "0":
                     # A replica runs scripts that write nothing, so a probe would succeed.
@@ -80,20 +81,27 @@ class Question:
     def answer(self, replies: Sequence[Any]) -> Any:
         """The reply to the command, or StoreUnavailable."""
         reply = replies[-1]
-        if isinstance(reply, ReplyError):
+        if isinstance(reply, ErrorReply):
             raise StoreUnavailable(self.settings.shown, f"refused {self.words[0].decode()}: {reply}")
         return reply
+
+
+def too_slow(settings: RedisSettings) -> str:
+    return f"answers, but not within {settings.deadline * 1000:g} ms"
 
 
 def authentication(user: str, password: str) -> list[bytes]:
     return [b"AUTH", *([user.encode()] if user else []), password.encode()]
 
 
+LONGEST_POLICY = 20  # letters; what is longer is none that a server has
 warned: set[str] = set()
 
 
 def warn_of_eviction(facts: dict[str, str], store: str) -> None:
     policy = facts.get("maxmemory_policy", "noeviction")
+    if len(policy) > LONGEST_POLICY or not policy.isprintable():
+        policy = "an unknown one"
     if policy != "noeviction" and facts.get("maxmemory", "0") != "0" and store not in warned:
         warned.add(store)
         log.warning(

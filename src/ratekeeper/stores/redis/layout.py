@@ -15,7 +15,7 @@ from struct import Struct
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.keys import wire
 from ratekeeper.limit import Limit, LimitSet
-from ratekeeper.stores.redis.packed_log import LogSummary, PackedLog
+from ratekeeper.stores.redis.packed_log import LogSummary, PackedLeases, PackedLog
 from ratekeeper.stores.redis.refusal_cache import RefusalCache
 from ratekeeper.stores.redis.resp import bulk, number
 from ratekeeper.stores.redis.script import KINDS
@@ -50,11 +50,14 @@ def packed_number(value: int) -> bytes:
     return bytes([value]) if value < 128 else b"\xcf" + value.to_bytes(8, "big")
 
 
-def packed_limit(limit: Limit, kind: str, cost: int) -> bytes:
-    """A limit and the cost to take, as the script reads them."""
+def packed_limit(limit: Limit, kind: str, cost: int, lease: int = 0, lasts: int = 0) -> bytes:
+    """A limit and the cost to take, as the script reads them; of a concurrency limit also the lease."""
     numbers: tuple[int, ...] = limit.micros, limit.count
+    if limit.algorithm == "concurrency":
+        numbers = limit.micros, limit.count, lasts, lease >> 32, lease & 0xFFFF_FFFF
     if limit.algorithm in BUCKETS:
-        numbers = limit.drain, *divmod(limit.unit, limit.drain), *divmod(limit.full, limit.drain)
+        (unit, unit_rest), (full, full_rest) = divmod(limit.unit, limit.drain), divmod(limit.full, limit.drain)
+        numbers = limit.drain, unit, unit_rest << 26 | full_rest, full, limit.slack  # a drain is at most 2^26
     elif limit.algorithm == "sliding_window":
         numbers = limit.slices, *numbers
     numbers = ord(kind), cost, *numbers, *(0,) * (5 - len(numbers))
@@ -84,7 +87,14 @@ def unpack_state(record: bytes, limit: Limit) -> State:
         for at in range(len(record) - 5, 6, -5):  # the newest counter is first in the record, lowest in the number
             state = state << rule.FIELD | int.from_bytes(record[at : at + 5], "big")
         return state
+    if limit.algorithm == "concurrency":
+        return PackedLeases(record)
     return PackedLog(record) if len(record) != LogSummary.SIZE else LogSummary(record)
+
+
+def most_back(limit: Limit, cost: int) -> int:
+    """The cost to give back, without more than a bucket can owe: ticks must stay where a double is exact."""
+    return min(cost, 2 * limit.capacity) if limit.algorithm in BUCKETS else cost
 
 
 def time_to_live(limit: Limit) -> int:
@@ -115,7 +125,7 @@ class Subject:
                 self.cuts.append((start, self.size))
             self.lengths = (0, self.size)
 
-    def spell(self, operation: str, cost: int, whole: bool) -> bytes:
+    def spell(self, operation: str, cost: int, whole: bool, lease: int = 0, lasts: int = 0) -> bytes:
         """The words of this subject, which follow those of its plan."""
         kinds = self.kinds
         if whole and self.ring:
@@ -124,8 +134,16 @@ class Subject:
             kinds = kinds.translate(REFUND_KINDS)
         if operation in ("reset", "states"):
             return bulk(kinds[:1].encode())
-        limits = [packed_limit(part, kind, cost) for part, kind in zip(self.parts, kinds, strict=True)]
+        costs = [most_back(part, cost) if operation == "refund" else cost for part in self.parts]
+        limits = [
+            packed_limit(part, kind, cost, lease, lasts)
+            for part, kind, cost in zip(self.parts, kinds, costs, strict=True)
+        ]
         return bulk(b"".join(limits)) + self.ttl
+
+    def spell_charge(self, costs: Sequence[int]) -> bytes:
+        """The words of this subject with a cost for each of its limits."""
+        return bulk(b"".join(map(packed_limit, self.parts, "w" if self.ring else self.kinds, costs))) + self.ttl
 
     def states(self, record: bytes) -> list[State]:
         if len(self.parts) == 1:
@@ -144,6 +162,7 @@ class RecordLayout:
         "digests",
         "drains",
         "fallback",
+        "is_leased",
         "is_packed",
         "is_single",
         "limit",
@@ -189,7 +208,8 @@ class RecordLayout:
             )
             self.subjects.append(Subject([parts[index] for index in group], suffix, longer))
         self.is_packed = not logs
-        self.is_single = len(self.subjects) == 1
+        self.is_leased = limit.is_leased
+        self.is_single = len(self.subjects) == 1 and not self.is_leased  # the words of each lease are its own
         self.most = max(part.capacity for part in parts) + 1  # a greater cost has the same result, so this one is sent
         self.prefix = prefix + b":" + label(space).encode() + b":{"
         self.digests = blake2b(key=secret[:64], digest_size=16, person=b"ratekeeper" + VERSION)
@@ -244,10 +264,16 @@ class RecordLayout:
         state = self.recent.get(key)
         return self.older.get(key) if state is None else state
 
-    def plan_words(self, operation: str, cost: int, whole: bool = False) -> bytes:
+    def plan_words(self, operation: str, cost: int, whole: bool = False, lease: int = 0, lasts: int = 0) -> bytes:
         """The words of all subjects of one check."""
-        cost = min(cost, self.most)
-        return b"".join([subject.spell(operation, cost, whole) for subject in self.subjects])
+        if operation != "refund":  # a state may hold more than the capacity, all of which can be given back
+            cost = min(cost, self.most)
+        return b"".join([subject.spell(operation, cost, whole, lease, lasts) for subject in self.subjects])
+
+    def charge_words(self, costs: Sequence[int]) -> bytes:
+        """The words of all subjects, with a cost for each limit by itself."""
+        by_place = iter([costs[index] for index in self.order])
+        return b"".join([subject.spell_charge([next(by_place) for _ in subject.parts]) for subject in self.subjects])
 
     def check_words(self, cost: int) -> bytes:
         """The words of a check.  The same object for the same cost, so that a batch writes them once."""

@@ -16,7 +16,7 @@ from ratekeeper.stores.redis.topology import slot_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import Any
 
     from ratekeeper.check import Check, Plan
@@ -29,13 +29,17 @@ if TYPE_CHECKING:
     PlanFlow = Generator[Sequence[AnyRequest], Sequence[Any], Any]
 
 MOST_LAYOUTS = 1024
+MOST_LEASES_AT_ONCE = 500  # in one command
+INDEPENDENT = ("renew", "end_leases")  # each check by itself
+NAMES_LEASES = ("check", "peek", *INDEPENDENT)  # the others do not care for ids
 KEPT_UNDER_GIVEN_TIME = 3_600_000  # milliseconds: a test's clock may stand still while real time passes
 
 
 class PlanTranslator:
     """The record layouts of one store, and plans as requests on them."""
 
-    def __init__(self, settings: RedisSettings, gives_time: bool) -> None:
+    def __init__(self, settings: RedisSettings, gives_time: bool, nanos: Callable[[], int] | None = None) -> None:
+        self.nanos = nanos
         self.store = settings.shown  # as errors name it
         self.prefix = settings.prefix.encode()
         self.secret = settings.secret.encode()
@@ -57,7 +61,7 @@ class PlanTranslator:
                 self.layouts.clear()
                 self.refusals.clear()
             # Shared by all limits that read the same states: a refund under one ends the refusals of the others.
-            refusals = self.refusals.setdefault((space, limit.layout), RefusalCache(self.caches_refusals))
+            refusals = self.refusals.setdefault((space, limit.layout), RefusalCache(self.caches_refusals, self.nanos))
             layout = RecordLayout(space, limit, self.prefix, self.secret, self.longer, refusals)
             self.layouts[space, limit] = layout
         if len(self.by_identity) >= MOST_LAYOUTS:
@@ -97,12 +101,20 @@ class PlanTranslator:
             if operation == "take":  # each check by itself
                 group = index
             elif self.is_cluster:
-                group = slot_of(layout.keys(check.key))
+                group = slot_of(layout.keys(check.key)), check.lease != 0  # leases are given back by another command
+            if operation in INDEPENDENT:  # a command of bounded size
+                group = group, index // MOST_LEASES_AT_ONCE
             groups.setdefault(group, []).append((index, (layout, check.key, check.cost)))
         if not groups:
             return without_server(operation, plan)
-        requests = [PlanRequest(operation, [check for _, check in group], at) for group in groups.values()]
+        requests = []
+        for group in groups.values():
+            leases = [(plan[index].lease, plan[index].lasts) for index, _ in group]
+            named = leases if operation in NAMES_LEASES and any(lease for lease, _ in leases) else None
+            requests.append(PlanRequest(operation, [check for _, check in group], at, named))
         answers = yield requests
+        if operation == "renew" or (operation == "end_leases" and len(plan) > 1):
+            return independent(plan, groups, answers)
         if operation == "check" and len(requests) > 1:
             answers = yield from self.compensated(requests, answers)
         for answer in answers:
@@ -117,7 +129,7 @@ class PlanTranslator:
         if all(taken):
             return answers
         admitted = [index for index, took in enumerate(taken) if took]
-        refunds = [PlanRequest("refund", requests[index].checks, answers[index][0].at) for index in admitted]
+        refunds = [undone(requests[index], answers[index][0].at) for index in admitted]
         returned = (yield refunds) if refunds else ()
         settled = list(answers)
         for index, answer in zip(admitted, returned, strict=True):
@@ -145,6 +157,26 @@ def cached_refusal(checks: Sequence[LayoutCheck], nanos: int) -> tuple[Decision,
                 return None
             decisions[index] = decision(True, limit, state, now, 0)
     return tuple(decisions)  # type: ignore[arg-type]
+
+
+def undone(request: PlanRequest, at: int) -> PlanRequest:
+    """The request that gives back what ``request`` took at that instant."""
+    if request.leases is None:
+        return PlanRequest("refund", request.checks, at)
+    leases = [(lease, 0) for lease, _ in request.leases]
+    return PlanRequest("end_leases", [(layout, key, 0) for layout, key, _ in request.checks], None, leases)
+
+
+def independent(plan: Plan, groups: dict[Any, list[tuple[int, LayoutCheck]]], answers: Sequence[Any]) -> Any:
+    """The answer to each check by itself; None where the server did not answer.  Raises if none did."""
+    outcomes: list[bool | None] = [None] * len(plan)
+    for group, answer in zip(groups.values(), answers, strict=True):
+        if not isinstance(answer, StoreUnavailable):
+            for place, (index, _) in enumerate(group):
+                outcomes[index] = bool(answer[place])
+    if all(isinstance(answer, StoreUnavailable) for answer in answers):
+        raise answers[0]
+    return tuple(outcomes)
 
 
 def merged(operation: str, plan: Plan, places: list[list[int]], answers: Sequence[Any]) -> Any:

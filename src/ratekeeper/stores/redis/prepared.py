@@ -98,7 +98,7 @@ class AsyncPreparedRequest(PreparedRequest):
         try:
             if not isinstance(error, StoreUnavailable):
                 raise error
-            answer = self.plan.fall_back(self.encoded, error.why)
+            answer = self.plan.fall_back(self.encoded, error.why, error.charged)
         except BaseException as problem:
             self.future.set_exception(problem)
         else:
@@ -188,7 +188,7 @@ class RedisPlan:
                 return self.fall_back(keys, why)
             return self.store.ask(PreparedRequest(self, keys, names))
         except StoreUnavailable as error:
-            return self.fall_back(keys, error.why)
+            return self.fall_back(keys, error.why, error.charged)
 
     def encode(self, keys: tuple[Key, ...]) -> EncodedKeys:
         """The encoded keys; raises InvalidKey for an empty one."""
@@ -223,10 +223,10 @@ class RedisPlan:
         reasons = [self.store.away(layout.keys(key)) for (layout, _, _), key in zip(self.rows, keys, strict=True)]
         return next(filter(None, reasons), "")
 
-    def fall_back(self, keys: EncodedKeys, why: str) -> Answer:
+    def fall_back(self, keys: EncodedKeys, why: str, charged: bool | None = False) -> Answer:
         if self.fallback is None:
             self.fallback = FallbackPlan(self.store.fallback, self.rows)
-        return self.fallback.check(keys, why)
+        return self.fallback.check(keys, why, charged is False)
 
 
 class AsyncRedisPlan(RedisPlan):
@@ -263,5 +263,5 @@ class AsyncRedisPlan(RedisPlan):
         try:
             decisions = await self.store.run(self.store.translator.flow("check", self.plan(keys)))
         except StoreUnavailable as error:
-            return self.fall_back(keys, error.why)
+            return self.fall_back(keys, error.why, error.charged)
         return all(decision.allowed for decision in decisions), decisions

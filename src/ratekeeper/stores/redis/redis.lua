@@ -11,6 +11,10 @@
 --     peek    sizes              subject...  as check, but nothing is taken
 --     take    number             subject...  as much of the cost as fits
 --     refund  number, taken_at   subject...  taken_at in microseconds; '' is now
+--     charge  number             subject...  as take, for each limit by itself, and its own cost
+--     prefetch  1, least, unused, taken_at  subject  see upkeep.lua
+--     renew   number             subject...  leases, each held by itself; the reply has no records
+--     end_leases number          subject...  leases; the reply has the record of a single one
 --     states, reset  number      kind...
 -- A subject is one of KEYS, in their order, and two words:
 --     limits  seven numbers in msgpack for each limit, in the order of their states in the key's record: its kind, the
@@ -22,11 +26,13 @@
 --
 -- A record is the states of its limits.  It begins (a log: ends) with the instant at which it was made, in I7.  The
 -- first state of a bucket does not contain that instant, so it stands before it in I8.  So a reply need only be the
--- new record: making and joining strings takes as long as deciding.
+-- new record: making and joining strings takes as long as deciding.  Leases are always asked for by check: a reply has
+-- their record without its notes.
 --
 -- A reply is one string for each plan.  To `one`, `each`, `all` and `plans`, if the cost was taken: the new records.
 -- If it was refused: -1 - now in i8, a negative number; for `all` and `plans` a byte for every subject (1: it fits,
--- 2: its record is empty); the records that were read, repaired if need be.  To other operations: those bytes, now in
+-- 2: its record is empty); the records that were read, repaired if need be.  If it was taken with a record from after
+-- now: the same with AHEAD and now in I7 in the place of the number.  To other operations: those bytes, now in
 -- I8, the records; if there are several subjects, the length in I4 stands before each log, and before each record if
 -- the operation is neither check nor peek.
 --
@@ -52,6 +58,8 @@ local RING = FRONT + 7 * MOST
 local LAST = '109' -- the last byte before the ring
 local pack, unpack, values, read = struct.pack, struct.unpack, unpack, cmsgpack.unpack_limit
 local KEYS, ARGV = KEYS, ARGV
+local AHEAD = 128 -- the first byte of such a reply
+local ahead = false -- set by a twin that uses a state from after now: the record does not contain now, and is kept longer
 
 -- Case 1, the most common: one key.
 if not ARGV[3] then
@@ -60,12 +68,18 @@ if not ARGV[3] then
   if kind == LONG_LOG then
     local key, ttl, micros, count = KEYS[1], ARGV[2], a, b
     -- include ring.lua
+    if allowed and ahead then
+      return pack('>BI7c0', AHEAD, now, after)
+    end
     return allowed and after or pack('>i8c0', -1 - now, before)
   end
-  local record = call('GET', KEYS[1]) or ''
+  local record, ttl = call('GET', KEYS[1]) or '', ARGV[2]
   -- include several.lua
   if new ~= record then
-    call('SET', KEYS[1], new, 'PX', ARGV[2])
+    call('SET', KEYS[1], new, 'PX', ahead and 2 * ttl .. '' or ttl)
+  end
+  if fits and ahead then
+    return pack('>BI7c0', AHEAD, now, new)
   end
   return fits and new or pack('>i8c0', -1 - now, new)
 end
@@ -83,12 +97,12 @@ local function decide_all(left, word, key, all_fit)
     all_fit, flags, records = decide_all(left - 1, word + 2, key + 1, all_fit)
   end
   if all_fit then
-    call('SET', KEYS[key], new, 'PX', ttl)
+    call('SET', KEYS[key], new, 'PX', ahead and 2 * ttl .. '' or ttl)
     return true, flags, new .. records
   elseif fits then
     return false, (record == '' and '\3' or '\1') .. flags, record .. records
   elseif new ~= record then
-    call('SET', KEYS[key], new, 'PX', ttl)
+    call('SET', KEYS[key], new, 'PX', ahead and 2 * ttl .. '' or ttl)
   end
   return false, (new == '' and '\2' or '\0') .. flags, new .. records
 end
@@ -96,6 +110,9 @@ end
 -- Case 2: one plan of several keys.
 if ARGV[1] == 'all' and not ARGV[3 + 2 * ARGV[2]] then
   local allowed, flags, records = decide_all(ARGV[2] + 0, 3, 1, true)
+  if allowed and ahead then
+    return pack('>BI7', AHEAD, now) .. string.rep('\1', ARGV[2]) .. records
+  end
   return allowed and records or pack('>i8', -1 - now) .. flags .. records
 end
 
@@ -122,9 +139,26 @@ local function make_ring()
   return decide_ring, change_ring
 end
 
+local decide_lease, refund_lease, give_back_lease -- the same
+
+local function make_leases()
+  -- include leases
+end
+
+-- What a reply has of a record of leases: all but its notes.
+local function without_notes(record)
+  return string.sub(record, 2 + 15 * (string.byte(record) or 0))
+end
+
 -- The new record of a key with one limit or several, and whether all of them fit.
 local function decide(record, limits)
   local at, kind, cost, a, b, c, d, e = read(limits, NUMBERS, 0)
+  if kind == LEASES then
+    if not decide_lease then
+      decide_lease, refund_lease, give_back_lease = make_leases()
+    end
+    return decide_lease(record, 1, now, cost, a, b, c, d, e)
+  end
   -- include several.lua
   return new, fits
 end
@@ -204,8 +238,11 @@ local function decide_plan(operation, sizes, at, key)
       elseif kind == WHOLE_LOG then
         upkeep.save(name, kind, changed[index], ttl)
       else
-        call('SET', name, changed[index], 'PX', ttl)
+        call('SET', name, changed[index], 'PX', ahead and 2 * ttl .. '' or ttl)
       end
+    end
+    if kind == LEASES then
+      records[index] = without_notes(records[index])
     end
     if many > 1 and is_log(kind) then
       records[index] = pack('>I4', #records[index]) .. records[index]
@@ -230,6 +267,7 @@ local function decide_each(many, at, key)
   local new, fits, then_from
   for index = 1, many do
     local name = KEYS[key + index - 1]
+    ahead = false
     if kind == LONG_LOG then
       local before, after
       fits, before, after = decide_ring(name, ttl, cost, a, b)
@@ -243,11 +281,15 @@ local function decide_each(many, at, key)
         -- include decide-first
       end
       if new ~= record then
-        call('SET', name, new, 'PX', ttl)
+        call('SET', name, new, 'PX', ahead and 2 * ttl .. '' or ttl)
       end
       held[name] = new
     end
-    replies[answered + index] = fits and new or refused .. new
+    if fits and ahead then
+      replies[answered + index] = pack('>BI7c0', AHEAD, now, new)
+    else
+      replies[answered + index] = fits and new or refused .. new
+    end
   end
   answered = answered + many
 end
@@ -264,11 +306,13 @@ local function decide_plans(many, size, at, key)
     if not changed[name] then
       order[#order + 1] = name
     end
-    changed[name], ttls[name] = after[index], ARGV[at + 2 * index - 1]
+    local ttl = ARGV[at + 2 * index - 1]
+    changed[name], ttls[name] = after[index], ahead and 2 * ttl .. '' or ttl
   end
 
   for plan = 1, many do
     local first, allowed = (plan - 1) * size, true
+    ahead = false
     for index = 1, size do
       local record = changed[KEYS[key + first + index - 1]] or found[first + index] or ''
       before[index] = record
@@ -280,6 +324,9 @@ local function decide_plans(many, size, at, key)
         change(KEYS[key + first + index - 1], index)
       end
       replies[answered + plan] = table.concat(after, '', 1, size)
+      if ahead then
+        replies[answered + plan] = pack('>BI7', AHEAD, now) .. string.rep('\1', size) .. replies[answered + plan]
+      end
     else
       for index = 1, size do
         if fits[index] then
@@ -319,13 +366,18 @@ repeat
     at = at + 3 + 2 * size
   else
     answered = answered + 1
+    ahead = false
     if operation == 'check' or operation == 'peek' then
       replies[answered], many = decide_plan(operation, ARGV[at + 1], at + 2, key)
       at = at + 2 + 2 * many
     elseif operation == 'all' then
       many = ARGV[at + 1] + 0
       local allowed, flags, records = decide_all(many, at + 2, key, true)
-      replies[answered] = allowed and records or pack('>i8', -1 - now) .. flags .. records
+      if allowed and ahead then
+        replies[answered] = pack('>BI7', AHEAD, now) .. string.rep('\1', many) .. records
+      else
+        replies[answered] = allowed and records or pack('>i8', -1 - now) .. flags .. records
+      end
       at = at + 2 + 2 * many
     else
       many = ARGV[at + 1] + 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Refusal:
-    """One refusal.  It holds from ``sent`` until ``until``, our nanoseconds; the store's clock is ``ahead`` of ours."""
+    """One refusal, answered at ``sent``.  It holds until ``until``, our nanoseconds; the store's clock is ``ahead``."""
 
     __slots__ = ("ahead", "cost", "evidence", "is_partial", "limit", "sent", "until")
 

@@ -18,7 +18,7 @@ from ratekeeper.stores.redis.resp import bulk, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Protocol
 
     from ratekeeper.check import Plan
@@ -57,19 +57,24 @@ MOST_AT_ONCE = 100  # subjects of a plan that the script decides by recursion
 BUCKET_TAKEN = Struct(">QQI")  # a record of one bucket, which is the reply, too: when it was made, and the state
 TAKEN_SIZE, unpack_taken = BUCKET_TAKEN.size, BUCKET_TAKEN.unpack  # looked up once
 INSTANT = Struct(">q")  # before the records of a plan that was refused stands the complement of now: negative
-FITS_FLAG, EMPTY_FLAG = 1, 2
+FITS_FLAG, EMPTY_FLAG, LEAST_FLAG = 1, 2, 4
+AHEAD = 128  # the first byte of a reply whose records, though taken, are from after now; now follows in seven bytes
 
 
 ONE = bulk(b"one")  # a check of one subject
 EACH = bulk(b"each")  # many of them, alike but for the key
 ALL = bulk(b"all")  # a plan of several subjects, decided all or nothing
 PLANS = bulk(b"plans")  # many of them, alike but for the keys
+PREFETCH = bulk(b"prefetch")
+CHARGE = bulk(b"charge")
 
 
 def opened(reply: bytes, subject: Subject) -> tuple[bool, int, bytes]:
     """The reply to a plan of one subject: whether the cost was taken, when, and the record."""
     if reply[0] < 128:  # only the new record, which says when it was made
         taken, now, record = True, int.from_bytes(reply[subject.instant], "big"), reply
+    elif reply[0] == AHEAD:
+        taken, now, record = True, int.from_bytes(reply[1:8], "big"), reply[8:]
     else:
         taken, now, record = False, ~INSTANT.unpack_from(reply)[0], reply[8:]
     if len(record) not in subject.lengths and not (subject.ring and len(record) == LogSummary.SIZE):
@@ -89,6 +94,7 @@ class PlanWords:
         costs: Sequence[int],
         at: int | None = None,
         has_repeats: bool = False,
+        leases: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         self.operation = operation
         self.subjects = [subject for layout in layouts for subject in layout.subjects]
@@ -97,7 +103,7 @@ class PlanWords:
         whole = operation not in ("check", "peek") or has_repeats
         word = operation
         if operation == "check" and not whole:
-            if self.keys_count == 1:
+            if self.keys_count == 1 and not layouts[0].is_leased:
                 word = "one"
             elif self.keys_count <= MOST_AT_ONCE and all(layout.is_packed for layout in layouts):
                 word = "all"
@@ -113,7 +119,8 @@ class PlanWords:
             pieces.append(bulk(b"" if at is None else b"%d" % at))
         per_subject = 1 if operation in ("reset", "states") else SUBJECT_WORDS
         self.words_count = len(pieces) + self.keys_count * per_subject
-        pieces += [layout.plan_words(operation, cost, whole) for layout, cost in zip(layouts, costs, strict=True)]
+        for number_of, (layout, cost) in enumerate(zip(layouts, costs, strict=True)):
+            pieces.append(layout.plan_words(operation, cost, whole, *(leases[number_of] if leases else ())))
         self.words = b"".join(pieces)
 
     def parts(self, reply: bytes) -> tuple[bytes, int, list[bytes]]:
@@ -127,6 +134,8 @@ class PlanWords:
             flags, now, at = b"\1" * many, int.from_bytes(reply[subjects[0].instant], "big"), 0
             if reply[0] >= 128:
                 flags, now, at = reply[8 : 8 + many], ~INSTANT.unpack_from(reply)[0], 8 + many
+                if reply[0] == AHEAD:
+                    now = int.from_bytes(reply[1:8], "big")
         else:
             flags, at = reply[:many], many + 8
             (now,) = INSTANT.unpack_from(reply, many)
@@ -165,16 +174,23 @@ class PlanWords:
 class PlanRequest:
     """A request of any plan and operation."""
 
-    __slots__ = ("checks", "future", "keys", "keys_count", "operation", "plan_words", "words", "words_count")
+    __slots__ = ("checks", "future", "keys", "keys_count", "leases", "operation", "plan_words", "words", "words_count")
     future: Future
 
-    def __init__(self, operation: str, checks: Sequence[LayoutCheck], at: int | None = None) -> None:
+    def __init__(
+        self,
+        operation: str,
+        checks: Sequence[LayoutCheck],
+        at: int | None = None,
+        leases: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
         self.operation = operation
         self.checks = checks
+        self.leases = leases  # the id of each check, and how long it lasts
         names = [layout.keys(key) for layout, key, _ in checks]
         self.keys = b"".join(names)
         layouts, costs = [layout for layout, _, _ in checks], [cost for _, _, cost in checks]
-        words = self.plan_words = PlanWords(operation, layouts, costs, at, len(set(names)) < len(names))
+        words = self.plan_words = PlanWords(operation, layouts, costs, at, len(set(names)) < len(names), leases)
         self.keys_count, self.words, self.words_count = words.keys_count, words.words, words.words_count
 
     def read(self, reply: bytes, sent: int) -> Any:
@@ -183,10 +199,14 @@ class PlanRequest:
             for layout, key, _ in self.checks:
                 layout.refusals.forget(key)
             return None
+        if self.operation == "renew" or (self.operation == "end_leases" and self.keys_count > 1):
+            if len(reply) != self.keys_count + INSTANT.size:
+                raise ValueError(f"a reply of {len(reply)} bytes")
+            return tuple([bool(flag) for flag in reply[: self.keys_count]])
         answers, now = self.plan_words.answers(reply, self.checks, sent)
         if self.operation == "states":
             return now, tuple([plain(state) for _, state in answers])
-        if self.operation in ("take", "refund"):
+        if self.operation in ("take", "refund", "end_leases"):
             return tuple(
                 [
                     decision(True, layout.limit, state, now, 0)
@@ -251,6 +271,81 @@ class CheckRequest:
         return (new_decision(Decision, (allowed, limit, state, now, self.cost)),)
 
     def fail(self, error: BaseException) -> None:
+        self.future.set_exception(error)
+
+
+class PrefetchRequest:
+    """Give back what was ``unused`` of a quota debited at the instant ``at``, and debit ``cost``, or ``least`` of it.
+
+    In one request, so that it is decided within one deadline.  With a ``least`` of 0 it only gives back.
+    """
+
+    __slots__ = ("cost", "future", "key", "keys", "layout", "least", "unused", "words")
+    future: Future
+    operation = "prefetch"
+    keys_count = 1
+    words_count = 5 + SUBJECT_WORDS
+
+    def __init__(self, layout: RecordLayout, key: str | bytes, least: int, cost: int, unused: int, at: int) -> None:
+        self.layout = layout
+        self.key = key
+        self.least = min(least, layout.most)
+        self.unused = unused
+        self.keys = layout.keys(key)
+        numbers = [number(each) for each in (1, self.least, unused, at)]
+        self.words = b"".join([PREFETCH, *numbers, layout.plan_words("check", cost)])
+        self.cost = cost
+
+    def answer(self, reply: bytes, sent: int) -> tuple[Decision, int, State]:
+        """The decision about ``least``, how much was debited, and the state."""
+        layout, key = self.layout, self.key
+        flag, now, record = reply[0], INSTANT.unpack_from(reply, 1)[0], reply[1 + INSTANT.size :]
+        if len(record) not in layout.subjects[0].lengths:
+            raise ValueError(f"a record of {len(record)} bytes")
+        state = layout.read_record(record) if record else layout.limit.rule.EMPTY
+        layout.remember(key, state, now, sent)
+        if self.least and not flag:
+            layout.refusals.note(key, layout.limit, self.least, state, now, sent)
+        else:
+            layout.refusals.forget(key)
+        taken = 0 if not flag else self.least if flag & LEAST_FLAG else self.cost
+        return decision(bool(flag), layout.limit, state, now, self.least), taken, state
+
+    def read(self, reply: bytes, sent: int) -> Any:
+        return self.answer(reply, sent)[0]
+
+    def fail(self, error: BaseException) -> None:
+        self.future.set_exception(error)
+
+
+class ChargeRequest:
+    """Charge what the fallback admitted: of each limit of a key as much of its own cost as there is.
+
+    No caller waits for the answer.  What the store certainly did not take is owed again.
+    """
+
+    __slots__ = ("costs", "future", "has_failed", "key", "keys", "keys_count", "layout", "owe", "words", "words_count")
+    future: Future
+    operation = "charge"
+
+    def __init__(self, layout: RecordLayout, key: str | bytes, costs: Sequence[int], owe: Callable[..., None]) -> None:
+        self.layout = layout
+        self.key = key
+        self.costs = costs
+        self.owe = owe
+        self.has_failed = False
+        self.keys = layout.keys(key)
+        self.keys_count = len(layout.subjects)
+        self.words = CHARGE + number(self.keys_count) + layout.charge_words(costs)
+        self.words_count = 2 + SUBJECT_WORDS * self.keys_count
+
+    def read(self, reply: bytes, sent: int) -> None:
+        """What is charged only makes a cached refusal last longer."""
+
+    def fail(self, error: BaseException) -> None:
+        self.has_failed = True
+        if getattr(error, "charged", None) is False:
+            self.owe(self.layout, self.key, self.costs)
         self.future.set_exception(error)
 
 

@@ -1,10 +1,26 @@
-"""Commands as the protocol of Redis (RESP) writes them."""
+"""Commands as the protocol of Redis (RESP) writes them, and the replies that are errors."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 MOST_REQUESTS = 64  # of one command: well below a millisecond of the server's time.  MOST_CALLS in line.h
+
+LONGEST_ERROR = 200  # letters of an error reply that are shown
+
+
+class ErrorReply(Exception):
+    """What the server says instead of an answer: one short, printable line, whatever was sent."""
+
+    def __init__(self, text: str) -> None:
+        text = "".join(
+            [letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:LONGEST_ERROR]]
+        )
+        super().__init__(text)
+
+
+class BrokenReply(ConnectionError):
+    """What the server sent is no reply, or none to what was asked: the connection is of no use any more."""
 
 
 def bulk(word: bytes) -> bytes:

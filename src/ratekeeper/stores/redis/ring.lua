@@ -24,13 +24,13 @@ end
 if newest > now then -- the clock stepped back: rare, so the whole log is read
   -- include ring_whole.lua
   local log = unroll(call('GET', key))
-  local state, from, a, b = log, 1, micros, count
+  local state, from, a, b, c = log, 1, micros, count, 0
   local new, fits, then_from
   -- include decide-log
-  if ttl then
+  if ttl and new ~= log then
     save_ring(key, new, 0, ttl)
   end
-  allowed, before, after, change = fits, fits and log or new, new, {whole = new}
+  allowed, before, after, change = fits, fits and log or new, new, new ~= log and {whole = new} or nil
 else
   -- How many instants have expired: those at the start of the front; if all of it has, a binary search finds the
   -- others.
@@ -63,23 +63,26 @@ else
   local live = size + backs - gone
   local excess = live + cost - count
   if excess > 0 then
-    local blocking
-    if cost > count then
-      blocking = 0 -- none: such a cost never fits
+    local leaves_next, blocking = newest, nil
+    if live > 0 then
+      leaves_next = unpack('>I7', front or start, (front and 0 or FRONT) + first * 7 + 1)
+    end
+    if cost > count or excess == 1 then -- a cost above the count never fits: none blocks
+      blocking = leaves_next
     elseif excess <= last - first then
-      blocking = unpack('>I7', front or sub(start, FRONT + 1), (first + excess - 1) * 7 + 1)
+      blocking = unpack('>I7', front or start, (front and 0 or FRONT) + (first + excess - 1) * 7 + 1)
     else
       -- include ring_read.lua
       blocking = unpack('>I7', instants(key, start, gone + excess - 1, 1))
     end
-    allowed, before = false, pack('>I3I7I7', live, blocking, newest)
+    allowed, before = false, pack('>I3I7I7I7', live, leaves_next, blocking, newest)
   else
-    after = pack('>I3I7I7', live + cost, 0, now)
+    after = pack('>I3I7I7I7', live + cost, now, now, now)
     local back = sub(start, BACK + 1, BACK + backs * 7)
     if ttl then
       -- include ring_write.lua
     else
-      before = pack('>I3I7I7', live, 0, live > 0 and newest or 0)
+      before = pack('>I3I7I7I7', live, newest, newest, newest)
       change = {count, cost, live, gone, capacity, head, size, kept, back, first, last, front}
     end
   end

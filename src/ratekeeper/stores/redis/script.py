@@ -37,13 +37,13 @@ BODIES = {
     "leaky_bucket": "l",
     "fixed_window": "f",
     "sliding_window": "s",
-    "sliding_log": "dwc",
+    "sliding_log": "dw",
 }
 
 DRIVER = ("redis", "ring", "upkeep")  # how the names of its files begin; the other files are next to the rules
 INCLUDE = re.compile(r"^( *)-- include (\S+)\n", re.MULTILINE)
 COMMENT = re.compile(r"^ *--(?! include ).*\n| --(?! include ).*$", re.MULTILINE)
-IMPORTS = "local pack, unpack, values = struct.pack, struct.unpack, unpack\n"  # the driver has them too
+IMPORTS = "local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false\n"  # the driver has them too
 DECIDE = re.compile(r"local function decide\(state, from, now, cost, (.+)\)\n")
 RETURN = re.compile(r"^ *return (.+, (?:true|false), .+)$", re.MULTILINE)
 NUMBERS = ("a", "b", "c", "d", "e")  # what the driver calls the numbers of a limit
@@ -54,10 +54,7 @@ CAPITALS = re.compile(r"\b[A-Z][A-Z_]*\b")
 @cache
 def twin(name: str) -> str:
     """The text of a twin, without the imports that the driver has."""
-    text = text_of(f"{name}.lua", {})
-    if name == "concurrency":
-        text = twin("sliding_log").removesuffix("return decide, refund\n") + text
-    return text.replace(IMPORTS, "")
+    return text_of(f"{name}.lua", {}).replace(IMPORTS, "")
 
 
 def rules() -> str:
@@ -131,6 +128,7 @@ def compose(*, given_time: bool = False) -> Script:
         "decide-first": bodies(first=True),
         "decide-log": body("sliding_log"),
         "rules": rules(),
+        "leases": twin("concurrency"),
     }
     nothing = (b"refund", b"0", b"")
     lines = [line.strip() for line in text_of("redis.lua", pieces).splitlines()]

@@ -78,14 +78,14 @@ class RedisTable:
                 return self.store.ask(CheckRequest(self.layout, key, cost))[0]
             return self.store.check((Check(self.space, key, self.limit, cost),))[0]
         except StoreUnavailable as error:
-            return self.fall_back(key, cost, error.why)
+            return self.fall_back(key, cost, error.why, error.charged)
 
-    def fall_back(self, key: str | bytes, cost: int, why: str) -> Decision:
-        """Answer in this process, as ``on_store_error`` says."""
+    def fall_back(self, key: str | bytes, cost: int, why: str, charged: bool | None = False) -> Decision:
+        """Answer in this process, as ``on_store_error`` says; ``charged``: None if the store may have counted it."""
         if self.fallback is not None:
-            return self.fallback.check(key, cost, why)
+            return self.fallback.check(key, cost, why, charged is False)
         check = Check(self.space, key, self.limit, cost, self.on_store_error)
-        return self.store.fall_back("check", StoreUnavailable(self.store.settings.shown, why), (check,))[0]
+        return self.store.fall_back("check", StoreUnavailable(self.store.settings.shown, why, charged), (check,))[0]
 
 
 class AsyncRedisTable(RedisTable):
@@ -121,7 +121,7 @@ class AsyncRedisTable(RedisTable):
                 return self.fall_back(key, cost, why)
             return (await self.ask(server, key, cost))[0]
         except StoreUnavailable as error:
-            return self.fall_back(key, cost, error.why)
+            return self.fall_back(key, cost, error.why, error.charged)
 
     def send(self, key: Key, cost: int = 1) -> Future[Decision] | None:
         """``check``, sent at once instead of when it is awaited; None: only ``check`` can answer this one.
@@ -214,7 +214,7 @@ class SentCheck(CheckRequest):
         try:
             if not isinstance(error, StoreUnavailable):
                 raise error
-            decision = self.table.fall_back(self.key, self.cost, error.why)
+            decision = self.table.fall_back(self.key, self.cost, error.why, error.charged)
         except BaseException as problem:
             self.future.set_exception(problem)
         else:

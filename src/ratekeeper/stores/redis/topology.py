@@ -6,6 +6,7 @@ Only the digest of a key stands between braces, so the slot follows from it alon
 
 from __future__ import annotations
 
+import logging
 from binascii import crc_hqx
 from contextlib import suppress
 from time import monotonic
@@ -13,6 +14,7 @@ from typing import Generic, TypeVar
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.breaker import Breaker
+from ratekeeper.stores.redis.resp import BrokenReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +27,17 @@ if TYPE_CHECKING:
     Ask = Callable[[Address, tuple[bytes, ...], float], Any]  # an address, the words of a command, seconds for it
 
     class AnyServer(Protocol):
+        name: str
+        breaker: Breaker
+
         def away(self) -> str: ...
         def close(self) -> None: ...
 
 
+log = logging.getLogger("ratekeeper.store")
 SLOTS = 16384
+MOST_NODES = 2000  # that a store remembers: twice as many masters as a cluster should have
+LONGEST_HOST = 253  # letters, as in the DNS
 Server = TypeVar("Server", bound="AnyServer")
 
 
@@ -43,6 +51,39 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key, 0) % SLOTS
 
 
+def read_address(host: object, port: object, asked: Address) -> Address:
+    """The address that a server names; an empty or unknown host is the one that was asked.  Raises BrokenReply."""
+    name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
+    if name is None or name in ("", "?"):
+        name = asked[0]
+    text = port.decode("ascii", "replace") if isinstance(port, bytes) else str(port)
+    if (
+        not isinstance(name, str)
+        or len(name) > LONGEST_HOST
+        or not all("!" <= letter <= "~" for letter in name)
+        or not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536)
+    ):
+        raise BrokenReply("named a node by something else than a host and a port")
+    return name, int(text)
+
+
+def read_redirection(text: str, asked: Address) -> tuple[int, Address]:
+    """The slot and the address in ``MOVED 7 host:port`` or ``ASK 7 host:port``.  Raises BrokenReply."""
+    _, slot, target, *_ = [*text.split(" "), "", ""]
+    host, _, port = target.rpartition(":")
+    if not (slot.isascii() and slot.isdecimal() and len(slot) <= 5 and int(slot) < SLOTS):
+        raise BrokenReply("named a slot that no cluster has")
+    return int(slot), read_address(host, port, asked)
+
+
+def read_master(reply: object, asked: Address) -> Address:
+    """The address that a sentinel answers with.  Raises BrokenReply."""
+    match reply:
+        case [bytes(host), bytes(port)]:
+            return read_address(host, port, asked)
+    raise BrokenReply("answered SENTINEL with something else than an address")
+
+
 class SlotMap:
     """The map from slots to masters, as far as it is known."""
 
@@ -51,11 +92,14 @@ class SlotMap:
         self.masters: dict[int, Address] = {}
 
     def learn(self, reply: Sequence[Any], asked: Address) -> None:
-        """Take in the reply to CLUSTER SLOTS."""
+        """Take in the reply to CLUSTER SLOTS; raises BrokenReply, and changes nothing, if it is none."""
         masters: dict[int, Address] = {}
-        for first, last, master, *_ in reply:
-            host = master[0].decode() if isinstance(master[0], bytes) else ""
-            address = (host if host and host != "?" else asked[0], int(master[1]))
+        for share in reply if isinstance(reply, list) else [reply]:
+            match share:
+                case [int(first), int(last), [host, port, *_], *_] if 0 <= first <= last < SLOTS:
+                    address = read_address(host, port, asked)
+                case _:
+                    raise BrokenReply("answered CLUSTER SLOTS with something else than shares of slots")
             for slot in range(first, last + 1):
                 masters[slot] = address
         self.masters = masters
@@ -75,6 +119,7 @@ class Topology:
         self.settings = settings
         self.ask = ask
         self.slots = SlotMap(settings.addresses)
+        self.learned: Callable[[], None] = lambda: None  # called when the map has been learned
         self.breaker = Breaker()  # of the map: open while no server tells it
 
     def locate(self, address: Address, is_away: bool, until: float) -> Steps[Address]:
@@ -82,8 +127,9 @@ class Topology:
         if self.settings.service:
             return (yield from self.find_master(until))
         if self.settings.is_cluster and is_away:  # another server may have taken over its slots
+            now = monotonic()
             with suppress(StoreUnavailable):
-                yield from self.learn_slots(until)
+                yield from self.learn_slots(now + (until - now) / 2)  # time is left to connect
         return address
 
     def find_master(self, until: float) -> Steps[Address]:
@@ -99,7 +145,11 @@ class Topology:
                 why = str(error) or "no answer"
                 continue
             if reply:
-                return reply[0].decode(), int(reply[1])
+                try:
+                    return read_master(reply, sentinel)
+                except BrokenReply as error:
+                    why = str(error)
+                    continue
             why = f"no sentinel knows the service {self.settings.service!r}"
         raise StoreUnavailable(self.settings.shown, f"could not find the master ({why})")
 
@@ -114,7 +164,8 @@ class Topology:
             except (OSError, StoreUnavailable) as error:
                 why = str(error) or "no answer"
             else:
-                self.breaker.close()
+                self.breaker.close(monotonic())
+                self.learned()
                 return
         raise self.unknown(f"could not learn which node serves which slot ({why})")
 
@@ -147,9 +198,20 @@ class Servers(Generic[Server]):
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
         self.topology = Topology(settings, self.ask_once)
+        self.topology.learned = self.note_moved
         self.servers: dict[Address, Server] = {}
+        self.moved: set[Address] = set()  # servers that are away, and whose slots others have
         if not settings.is_cluster:
             self.server = self.server_at(settings.addresses[0])
+
+    def note_moved(self) -> None:
+        """Log, once, that other nodes serve the slots of a master that is away: nobody will see it come back."""
+        masters = set(self.topology.slots.masters.values())
+        self.moved -= masters
+        for address, server in list(self.servers.items()):
+            if server.breaker.is_open and address not in masters and address not in self.moved:
+                self.moved.add(address)
+                log.info("%s: other nodes serve its slots now", server.name)
 
     def ask_once(self, address: Address, words: tuple[bytes, ...], seconds: float) -> Any:
         """The reply to one command on a connection of its own."""
@@ -161,9 +223,19 @@ class Servers(Generic[Server]):
     def server_at(self, address: Address) -> Server:
         server = self.servers.get(address)
         if server is None:
+            if len(self.servers) >= MOST_NODES:
+                self.forget_servers()
             name = f"redis://{address[0]}:{address[1]}" if self.settings.is_cluster else self.settings.shown
             server = self.servers.setdefault(address, self.open_server(address, name))
         return server
+
+    def forget_servers(self) -> None:
+        """Close servers that the map does not name: a server that redirects for ever must not fill the memory."""
+        named = {*self.topology.slots.masters.values(), *self.settings.addresses}
+        for address in [address for address in self.servers if address not in named]:
+            self.servers.pop(address).close()
+        if len(self.servers) >= MOST_NODES:
+            raise StoreUnavailable(self.settings.shown, f"named more than {MOST_NODES} nodes")
 
     def away(self, keys: bytes = b"") -> str:
         """Why the server of these keys cannot be asked at this moment; "" if it may be asked."""

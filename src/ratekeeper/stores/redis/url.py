@@ -10,10 +10,11 @@ Options are in the query string, or keywords of the store; a keyword takes prece
 
 from __future__ import annotations
 
+from contextlib import suppress
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ratekeeper.errors import InvalidStore, did_you_mean, shown
-from ratekeeper.stores.options import LOCAL_SHARE, expect_options
+from ratekeeper.errors import InvalidStore, shown
+from ratekeeper.stores.options import LOCAL_SHARE, advice_on, expect_options, shown_part, shown_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     Address = tuple[str, int]  # a unix socket is (path, 0)
 
 CONNECTS_FOR = 1.0  # seconds at least
+FIRST_DEADLINE = 1.0  # seconds at least, for decisions before the first connection
 
 
 def seconds(text: str) -> float:
@@ -37,7 +39,7 @@ def switch(text: str) -> bool:
     ]
 
 
-def lease(text: str) -> str | int:
+def prefetch(text: str) -> str | int:
     return text if text == "auto" else int(text)
 
 
@@ -48,10 +50,11 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "secret": (str, "text that key digests are keyed with"),
     "db": (int, "a whole number"),
     "deadline": (seconds, "seconds, or milliseconds such as 50ms"),
+    "first_deadline": (seconds, "seconds, or milliseconds such as 500ms"),
     "on_store_error": (str, "local, allow or deny"),
     "local_share": (float, "a number above 0, at most 1"),
     "deny_cache": (switch, "on or off"),
-    "lease": (lease, "auto or a whole number"),
+    "prefetch": (prefetch, "auto or a whole number"),
     "tls": (switch, "on or off"),
     "tls_ca": (str, "a file of certificates to trust"),
     "tls_certificate": (str, "a file"),
@@ -70,20 +73,24 @@ class RedisSettings:
         self.scheme = parts.scheme
         self.is_cluster = parts.scheme == "redis+cluster"
         place = f"store {parts.scheme}://"
+        if "@" in parts.path + parts.query or "#" in url:
+            raise InvalidStore(
+                f"{place}: expected '@', '/', '?' and '#' in a password to be written as %40, %2F, %3F and %23."
+            )
         given = {name: value for name, value in options.items() if value is not None}
         for name, text in parse_qsl(parts.query, keep_blank_values=True):
             read, wanted = OPTIONS.get(name, (None, ""))
             if read is None:
-                raise InvalidStore(f"{place}: expected a known option, got {shown(name)}.{did_you_mean(name, OPTIONS)}")
-            try:
-                value = read(text)
-            except (ValueError, KeyError):
-                raise InvalidStore(f"{place}: expected {name} to be {wanted}, got {shown(text)}.") from None
+                got = shown_part(url, name)
+                raise InvalidStore(f"{place}: expected a known option, got {got}.{advice_on(name, OPTIONS)}")
+            value = parsed(read, text)
+            if value is None:
+                raise InvalidStore(f"{place}: expected {name} to be {wanted}, got {shown_part(url, text)}.")
             given.setdefault(name, value)
         unknown = sorted(set(given) - set(OPTIONS))
         if unknown:
             raise InvalidStore(
-                f"{place}: expected a known option, got {shown(unknown[0])}.{did_you_mean(unknown[0], OPTIONS)}"
+                f"{place}: expected a known option, got {shown(unknown[0])}.{advice_on(unknown[0], OPTIONS)}"
             )
         userinfo, _, hosts = parts.netloc.rpartition("@")
         user, _, password = userinfo.partition(":")
@@ -92,11 +99,15 @@ class RedisSettings:
         if user and not password:  # other clients do not read redis://secret@host as a password: refuse to guess
             raise InvalidStore(f"{place}: expected user:password@ or :password@ before the host, got no password.")
         path = unquote(parts.path)
+        if "@" in path or ":" in path:  # a password in the wrong place would be shown as a path
+            raise InvalidStore(f"{place}: expected user:password@ before the host, got ':' or '@' after it.")
         self.service = ""
         database = path.strip("/")
         if self.scheme == "unix":
             self.addresses = [(path, 0)]
             database = ""
+            if hosts:
+                raise InvalidStore(f"{place}: expected unix://[user:password@]/path, got a host.")
             if not path:
                 raise InvalidStore(f"{place}: expected the path of a socket, got nothing.")
         else:
@@ -112,7 +123,7 @@ class RedisSettings:
                 f"{place}: expected one host, got {len(self.addresses)}. Use redis+cluster:// or redis+sentinel://."
             )
         if database and not database.isdecimal():
-            raise InvalidStore(f"{place}: expected the number of a database, got {shown(database)}.")
+            raise InvalidStore(f"{place}: expected the number of a database, got {shown_part(url, database)}.")
         self.db = int(database) if database else given.get("db", 0)
         if self.is_cluster and self.db:
             raise InvalidStore(f"{place}: expected no database, as a cluster has one only, got {self.db}.")
@@ -121,10 +132,11 @@ class RedisSettings:
         self.client_name: str = given.get("client_name", "ratekeeper")
         self.secret: str = given.get("secret", "")
         self.deadline: float = given.get("deadline", 0.05)
+        self.first_deadline: float = given.get("first_deadline", max(FIRST_DEADLINE, self.deadline))
         self.on_store_error: str = given.get("on_store_error", "local")
         self.local_share: float = given.get("local_share", LOCAL_SHARE)
         self.deny_cache: bool = given.get("deny_cache", True)
-        self.lease: str | int | None = given.get("lease")
+        self.prefetch: str | int | None = given.get("prefetch")
         self.sentinel_username: str = given.get("sentinel_username", "")
         self.sentinel_password: str = given.get("sentinel_password", "")
         self.tls = trust(given) if given.get("tls", self.scheme == "rediss") else None
@@ -135,8 +147,9 @@ class RedisSettings:
             place,
             on_store_error=self.on_store_error,
             deadline=self.deadline,
+            first_deadline=self.first_deadline,
             local_share=self.local_share,
-            lease=self.lease,
+            prefetch=self.prefetch,
         )
         if len(self.secret.encode()) > 64:
             raise InvalidStore(f"{place}: expected a secret of at most 64 bytes, got {len(self.secret.encode())}.")
@@ -169,22 +182,30 @@ class RedisSettings:
 
 
 def split(url: str) -> Any:
-    try:
+    with suppress(ValueError):
         return urlsplit(url)
-    except ValueError:
-        raise InvalidStore(
-            f"store: expected a URL such as 'redis://localhost:6379/0', got {shown(url.partition('@')[0])}."
-        ) from None
+    raise InvalidStore(
+        f"store: expected a URL such as 'redis://localhost:6379/0', got {shown_url(url, ('redis', 'rediss'))}."
+    )
+
+
+def parsed(read: Any, text: str) -> Any:
+    """The value of an option; None if it cannot be read.  No error keeps the text: it may be a password."""
+    with suppress(ValueError, KeyError):
+        return read(text)
+    return None
 
 
 def address(word: str, place: str, port: int) -> Address:
     """``host``, ``host:port`` or ``[::1]:port``."""
+    if "%" in word and not word.startswith("["):
+        raise InvalidStore(f"{place}: expected host or host:port, got a '%'. Write '@' before the host.")
     host, colon, text = word.rpartition(":")
     if not colon or "]" in text:
         host, text = word, str(port)
     host = host.removeprefix("[").removesuffix("]") or "localhost"
     if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise InvalidStore(f"{place}: expected host or host:port, got {shown(word)}.")
+        raise InvalidStore(f"{place}: expected host or host:port, got another port than 1 to 65535.")
     return host, int(text)
 
 
