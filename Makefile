@@ -60,7 +60,7 @@ full: export RATEKEEPER_FULL := 1
 full: test ## run the same suite with every step, example and seed
 
 # pytest exits 5 when nothing was collected: fine as long as there is no tests/real.
-real: $(VENV)/.group-real ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
+real: $(VENV)/.group-real $(VENV)/.group-docs ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
 	@$(PY) scripts/ensure-tools 2>/dev/null | grep '^no ' || true

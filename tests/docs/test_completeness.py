@@ -4,8 +4,10 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -65,13 +67,25 @@ def test_the_navigation_lists_every_page(folder: Path) -> None:
     nav = folder / ".nav.yml"
     if not nav.exists():
         return
-    entries = yaml.safe_load(nav.read_text("utf-8"))["nav"]
-    patterns = [entry.get("glob", "") if isinstance(entry, dict) else entry for entry in entries]
-    for page in sorted(folder.glob("*.md")):
-        assert any(fnmatch(page.name, pattern) for pattern in patterns), f"{page.name} is not in {nav}"
-    for pattern in patterns:
-        optional = {"glob": pattern, "ignore_no_matches": True} in entries or pattern == "*"
-        assert optional or list(folder.glob(pattern)), f"{nav} lists {pattern}, which does not exist"
+    patterns = dict(nav_patterns(yaml.safe_load(nav.read_text("utf-8"))["nav"]))
+    for page in sorted(folder.rglob("*.md")):
+        names = [str(name) for name in (page.relative_to(folder), *page.relative_to(folder).parents)]
+        listed = [name for name in names if name != "." and any(fnmatch(name, pattern) for pattern in patterns)]
+        assert listed, f"{page} is not in {nav}"
+    for pattern, is_optional in patterns.items():
+        assert is_optional or list(folder.glob(pattern)), f"{nav} lists {pattern}, which does not exist"
+
+
+def nav_patterns(entries: list[Any]) -> Iterator[tuple[str, bool]]:
+    """The files, folders and patterns of a navigation, and whether each may be missing."""
+    for entry in entries:
+        if isinstance(entry, str):
+            yield entry, False
+        elif "glob" in entry:
+            yield entry["glob"], entry.get("ignore_no_matches", False)
+        else:
+            for section in entry.values():
+                yield from nav_patterns(section)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
