@@ -85,7 +85,7 @@ def nav_patterns(entries: list[Any]) -> Iterator[tuple[str, bool]]:
             yield entry["glob"], entry.get("ignore_no_matches", False)
         else:
             for section in entry.values():
-                yield from nav_patterns(section)
+                yield from nav_patterns(section if isinstance(section, list) else [section])
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
