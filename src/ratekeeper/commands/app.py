@@ -10,6 +10,7 @@ from ratekeeper.commands.check import check
 from ratekeeper.commands.doctor import doctor
 from ratekeeper.commands.explain import explain
 from ratekeeper.commands.info import info
+from ratekeeper.commands.init import init
 from ratekeeper.commands.keys import keys, peek, reset
 from ratekeeper.commands.replay import ReplayCommand, replay
 from ratekeeper.commands.serve import serve
@@ -30,6 +31,7 @@ LAB = "The lab"
 
 app.command(rich_help_panel=SERVICE)(serve)
 app.command(rich_help_panel=SERVICE)(doctor)
+app.command(rich_help_panel=RULES)(init)
 app.command(rich_help_panel=RULES)(check)
 app.command(rich_help_panel=RULES)(explain)
 app.command("try", rich_help_panel=RULES)(trial)
