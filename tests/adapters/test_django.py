@@ -109,7 +109,7 @@ def test_several_hold_together_and_tell_of_all_once(send, middleware):
         assert [answer.status_code for answer in answers] == [200, 200, 429, 429, 429, 429]
         main = '"rule-0";q=9;w=60, ' if middleware else ""
         assert answers[0]["ratelimit-policy"] == main + '"5/minute";q=5;w=60, "2/hour";q=2;w=3600'
-        assert answers[1]["ratelimit"] == '"2/hour";r=0;t=1'
+        assert answers[1]["ratelimit"] == '"2/hour";r=0;t=1800'
         assert answers[2]["ratelimit-policy"] == '"2/hour";q=2;w=3600'
         assert answers[2]["retry-after"] == "1800"
     if middleware:  # four refusals by the hour gave the others back what they had taken

@@ -91,7 +91,7 @@ def test_several_hold_together_and_tell_of_all(app):
     assert answers[0].headers.getlist("ratelimit-policy") == [
         '"rule-0";q=9;w=60, "5/minute";q=5;w=60, "2/hour";q=2;w=3600'
     ]
-    assert answers[1].headers.getlist("ratelimit") == ['"2/hour";r=0;t=1']
+    assert answers[1].headers.getlist("ratelimit") == ['"2/hour";r=0;t=1800']
     assert answers[2].headers.getlist("ratelimit-policy") == ['"2/hour";q=2;w=3600']
     assert answers[2].headers["retry-after"] == "1800"
     explanation = policy.explain(Request("GET", "/", HERE))

@@ -38,6 +38,8 @@ def check_fields(verdict, dialect="draft-11"):
             exact = max(0.0 if leased else wait for leased, wait in refused)  # a lease may come back at any moment
             assert exact <= after < exact + 1 or after == 1
             assert reset == after if dialect == "draft-11" else reset >= after
+            ((_, more),) = parsed("list", fields["ratelimit"]) if dialect == "draft-11" else ((0, {}),)
+            assert exact <= float(more.get("ratekeeper-t", after)) <= exact + 0.001 or "ratekeeper-t" not in more
         assert fields["cache-control"] == b"no-store"
     else:
         assert "retry-after" not in fields
@@ -62,8 +64,11 @@ def check_draft_11(fields):
         assert not more
     ((name, more),) = parsed("list", fields["ratelimit"])
     assert name in policies
-    assert set(more) <= {"r", "t"}
+    assert set(more) <= {"r", "t", "ratekeeper-t"}
     whole(more["r"])
+    if "ratekeeper-t" in more:  # the same time, before it was rounded up
+        assert 0 < more["ratekeeper-t"] < min(more["t"], 10)
+        assert 0 <= more["ratekeeper-t"] * 1000 % 1 < 1e-6 or more["ratekeeper-t"] * 1000 % 1 > 1 - 1e-6
     assert "t" in more or b"concurrent-requests" in fields["ratelimit-policy"]
     if "x-ratelimit-warning" in fields:
         assert {name for name, _ in parsed("list", fields["x-ratelimit-warning"])} <= set(policies)
@@ -199,12 +204,14 @@ def headers_of(limit, dialects, advance=0.0, times=1, **rule):
     [
         ("600/minute", 1, '"r";r=599;t=60'),  # not r=599;t=1: that would invite 599 a second
         ("600/minute", 300, '"r";r=300;t=30'),
-        ("600/minute", 600, '"r";r=0;t=1'),
-        ("600/minute", 601, '"r";r=0;t=1'),
-        ("10/second burst 20", 1, '"r";r=19;t=2'),
-        ("5 per 100 milliseconds", 1, '"r";r=4;t=1'),
+        ("600/minute", 600, '"r";r=0;t=1;ratekeeper-t=0.1'),
+        ("600/minute", 601, '"r";r=0;t=1;ratekeeper-t=0.1'),
+        ("10/second burst 20", 1, '"r";r=19;t=2;ratekeeper-t=1.9'),
+        ("5 per 100 milliseconds", 1, '"r";r=4;t=1;ratekeeper-t=0.08'),
         ("60/minute fixed_window", 1, '"r";r=59;t=20'),  # the window ends in 20 seconds
         ("60/minute sliding_log", 1, '"r";r=59;t=60'),
+        ("10/minute", 10, '"r";r=0;t=6'),  # not t=1: that would invite a call that is refused
+        ("1/day", 1, '"r";r=0;t=86400'),
         ("1/day", 2, '"r";r=0;t=86400'),
     ],
 )

@@ -193,3 +193,26 @@ def test_grpc_retry_info_and_pushback():
 def test_no_bytes_crash_the_reader_of_details(data):
     wait = read_grpc([("grpc-status-details-bin", data)]).wait
     assert wait is None or 0.0 <= wait <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "ratelimit", "seconds"),
+    [
+        ("1", '"r";r=0;t=1;ratekeeper-t=0.1', 0.1),
+        ("2", '"r";r=0;t=2;ratekeeper-t=1.001', 1.001),
+        ("1", '"a";r=0;t=1;ratekeeper-t=0.1, "b";r=0;t=1;ratekeeper-t=0.7', 0.7),
+        ("3", '"r";r=0;t=1;ratekeeper-t=0.1', 3.0),  # Retry-After is not the rounded time: another program set it
+        ("1", '"r";r=0;t=2;ratekeeper-t=1.5', 1.0),
+        ("1", '"r";r=0;t=1', 1.0),
+        ("1", '"r";r=0;t=1;ratekeeper-t="0.1"', 1.0),
+        ("1", '"r";r=0;t=1;ratekeeper-t=-0.1', 1.0),
+        ("1", '"r";r=0;t=1;ratekeeper-t=0.0', 1.0),
+        ("1", '"r";r=0;t=1;ratekeeper-t=7.5', 1.0),
+        ("1", '"r";r=0;ratekeeper-t=0.1', 1.0),
+        ("1.5", '"r";r=0;t=2;ratekeeper-t=1.2', 1.5),
+        (None, '"r";r=0;t=1;ratekeeper-t=0.1', 0.1),
+    ],
+)
+def test_the_exact_time_of_our_own_servers_refines_whole_seconds_and_nothing_else(retry_after, ratelimit, seconds):
+    fields = [("RateLimit", ratelimit)] + ([("Retry-After", retry_after)] if retry_after else [])
+    assert wait(*fields) == seconds

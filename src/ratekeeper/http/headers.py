@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Field = tuple[bytes, bytes]
     TextField = tuple[str, str]
     Limits = Sequence[tuple["LimitLabel", Decision]]
-    Dialect = Callable[["LimitLabel", int, float, int, Limits], list[Field]]
+    Dialect = Callable[["LimitLabel", int, float, int, int, Limits], list[Field]]
 
 LARGEST = 999_999_999_999_999  # of a structured field's integers; a larger one makes the whole field invalid
 SECOND = 1_000_000
@@ -40,6 +40,9 @@ USUAL_BODY = (
     b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
     b'"limit": %d, "retry_after": %d, "reset_at": %d}'
 )
+PRECISE_BELOW = (
+    10_000  # milliseconds: a longer time is sent in whole seconds only, as that makes it a tenth longer at most
+)
 WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota returns all at once, not bit by bit
 
 
@@ -47,8 +50,9 @@ class LimitLabel:
     """The parts of the headers that are the same for every decision of one limit."""
 
     __slots__ = (
-        "algorithm", "capacity", "count", "hidden", "item", "leased", "limit_field", "name", "old_policy", "policy",
-        "policy_field", "refusals", "rule", "seconds", "usual_fields", "warn_below", "warns", "weight", "window",
+        "algorithm", "capacity", "count", "hidden", "item", "leased", "limit_field", "name", "old_policy", "period",
+        "policy", "policy_field", "rate", "refusals", "rule", "seconds", "usual_fields",
+        "warn_below", "warns", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, limit: Limit, alone: bool) -> None:
@@ -64,6 +68,8 @@ class LimitLabel:
         self.weight = 1 / limit.capacity
         self.count = min(LARGEST, limit.count * seconds * SECOND // limit.micros)  # in whole seconds
         self.seconds = seconds
+        self.rate = limit.count  # calls in a period
+        self.period = limit.micros
         self.window = limit.algorithm in WINDOWS
         self.limit_field = (b"x-ratelimit-limit", b"%d" % limit.capacity)
         self.leased = limit.is_leased
@@ -74,7 +80,7 @@ class LimitLabel:
             self.old_policy = b"%d" % limit.count
         self.policy_field = (b"ratelimit-policy", self.policy)
         self.usual_fields: dict[int, tuple[tuple[Field, ...], tuple[TextField, ...]]] = {}  # by what remains
-        self.refusals: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}  # by wait, remaining, reset
+        self.refusals: dict[tuple[int, int, int], tuple[tuple[Field, ...], bytes]] = {}  # by wait, left, reset
         self.hidden = limit.is_unlimited or not rule.headers
         self.warn_below = -1 if rule.warn_at is None else limit.capacity - ceil(limit.capacity * rule.warn_at)
         self.warns = rule.warn_at is not None
@@ -86,14 +92,14 @@ class LimitLabel:
         """
         if len(self.usual_fields) >= MOST_CACHED:
             self.usual_fields.clear()
-        ratelimit = b"%b;r=%d;t=%d" % (self.item, left, effective_window(self, left, 0.0))
+        ratelimit = b"%b;r=%d;t=%b" % (self.item, left, window_parameters(self, left, 0.0))
         remaining = (b"x-ratelimit-remaining", b"%d" % left)
         fields = (self.limit_field, remaining, (b"ratelimit", ratelimit))
         self.usual_fields[left] = made = fields, tuple([field_text(field) for field in fields])
         return made
 
-    def make_refusal(self, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
-        """Make the usual fields and body of a refusal, and cache them: they are the same for a second."""
+    def make_refusal(self, millis: int, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
+        """Make the usual fields and body of a refusal, and cache them: long waits share them for a second."""
         if len(self.refusals) >= MOST_CACHED:
             self.refusals.clear()
         body = USUAL_BODY % (wait, b"" if wait == 1 else b"s", self.capacity, wait, reset_at)
@@ -102,12 +108,12 @@ class LimitLabel:
             (b"x-ratelimit-remaining", b"%d" % left),
             (b"x-ratelimit-reset", b"%d" % reset_at),
             self.policy_field,
-            (b"ratelimit", b"%b;r=%d;t=%d" % (self.item, left, wait)),
+            (b"ratelimit", b"%b;r=%d;t=%d%b" % (self.item, left, wait, precise(millis))),
             (b"retry-after", b"%d" % wait),
             NO_STORE,
             JSON,
         )
-        self.refusals[wait, left, reset_at] = fields, body
+        self.refusals[millis, left, reset_at] = fields, body
         return fields, body
 
 
@@ -131,7 +137,7 @@ def binding(limits: Limits) -> tuple[LimitLabel, Decision]:
     return min(limits, key=lambda pair: pair[1].remaining * pair[0].weight)
 
 
-def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
+def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, millis: int, limits: Limits) -> list[Field]:
     return [
         label.limit_field,
         (b"x-ratelimit-remaining", b"%d" % left),
@@ -139,7 +145,9 @@ def x_ratelimit(label: LimitLabel, left: int, reset: float, wait: int, limits: L
     ]
 
 
-def x_ratelimit_delta(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
+def x_ratelimit_delta(
+    label: LimitLabel, left: int, reset: float, wait: int, millis: int, limits: Limits
+) -> list[Field]:
     return [
         label.limit_field,
         (b"x-ratelimit-remaining", b"%d" % left),
@@ -147,25 +155,37 @@ def x_ratelimit_delta(label: LimitLabel, left: int, reset: float, wait: int, lim
     ]
 
 
-def draft_11(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
-    window = wait or effective_window(label, left, reset)
+def draft_11(label: LimitLabel, left: int, reset: float, wait: int, millis: int, limits: Limits) -> list[Field]:
+    window = b"%d%b" % (wait, precise(millis)) if wait else window_parameters(label, left, reset)
     if len(limits) == 1:
         policy = label.policy_field
     else:
         policy = (b"ratelimit-policy", b", ".join([label.policy for label, _ in limits]))
     if label.leased and not wait:
         return [policy, (b"ratelimit", b"%b;r=%d" % (label.item, left))]
-    return [policy, (b"ratelimit", b"%b;r=%d;t=%d" % (label.item, left, window))]
+    return [policy, (b"ratelimit", b"%b;r=%d;t=%b" % (label.item, left, window))]
 
 
-def effective_window(label: LimitLabel, left: int, reset: float) -> int:
-    """The seconds in which a client should use no more than what is left."""
+def window_parameters(label: LimitLabel, left: int, reset: float) -> bytes:
+    """The seconds in which a client should use no more than what is left, and the same exactly if that is short."""
     if label.window:
-        return ceil(reset) or label.seconds
-    return -(-left * label.seconds // label.count) or 1
+        return b"%d%b" % (ceil(reset) or label.seconds, precise(ceil(reset * 1000)))
+    left = left or 1  # with nothing left, the time in which one comes back
+    return b"%d%b" % (-(-left * label.seconds // label.count), precise(-(-left * label.period // (label.rate * 1000))))
 
 
-def draft_7(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
+def precise(millis: int) -> bytes:
+    """The parameter ``ratekeeper-t``: a short time in seconds with up to three decimals, for our own clients.
+
+    The draft has whole seconds, which are far too long for a limit of ten a second.  It lets a server add parameters
+    that begin with its vendor's name, and clients that do not know a parameter ignore it.
+    """
+    if millis >= PRECISE_BELOW or millis % 1000 == 0:
+        return b""
+    return (b";ratekeeper-t=%d.%03d" % divmod(millis, 1000)).rstrip(b"0")
+
+
+def draft_7(label: LimitLabel, left: int, reset: float, wait: int, millis: int, limits: Limits) -> list[Field]:
     after = max(wait, ceil(reset))
     return [
         (b"ratelimit", b"limit=%d, remaining=%d, reset=%d" % (label.capacity, left, after)),
@@ -173,11 +193,11 @@ def draft_7(label: LimitLabel, left: int, reset: float, wait: int, limits: Limit
     ]
 
 
-def draft_6(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
+def draft_6(label: LimitLabel, left: int, reset: float, wait: int, millis: int, limits: Limits) -> list[Field]:
     return [*separate_fields(b"%d" % label.capacity, left, reset, wait), (b"ratelimit-policy", old_policies(limits))]
 
 
-def draft_3(label: LimitLabel, left: int, reset: float, wait: int, limits: Limits) -> list[Field]:
+def draft_3(label: LimitLabel, left: int, reset: float, wait: int, millis: int, limits: Limits) -> list[Field]:
     return separate_fields(b"%d, %b" % (label.capacity, old_policies(limits)), left, reset, wait)
 
 

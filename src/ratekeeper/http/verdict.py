@@ -196,7 +196,7 @@ class HttpVerdict(Verdict):
             wait = 0 if self.allowed or decision.allowed else self.wait
             left, reset = decision.remaining, decision.reset_after
             for dialect in response.dialects:
-                fields += dialect(label, left, reset, wait, limits)
+                fields += dialect(label, left, reset, wait, self._millis(decision) if wait else 0, limits)
             if self.notes.graced or any(label.warns for label, _ in limits):
                 fields += warning(limits, self.notes.graced)
         if not self.allowed:
@@ -247,8 +247,16 @@ class HttpVerdict(Verdict):
         self._wait = wait = ceil(after) or 1
         left, reset = decision.remaining, decision.reset_after
         reset_at = ceil(time() + (reset if reset > wait else wait))
-        fields, self._body = label.refusals.get((wait, left, reset_at)) or label.make_refusal(wait, left, reset_at)
+        # A wait that is sent in milliseconds has its own fields; longer ones share those of a whole second.
+        millis = ceil(after * 1000) if after < 10 else wait * 1000
+        cached = label.refusals.get((millis, left, reset_at)) or label.make_refusal(millis, wait, left, reset_at)
+        fields, self._body = cached
         return [*fields]
+
+    def _millis(self, decision: Decision) -> int:
+        """The wait of a refusal in milliseconds; whole seconds if it has jitter or Retry-After is not from it."""
+        millis = ceil((decision.retry_after or 0.0) * 1000)
+        return millis if -(-millis // 1000) == self.wait and not self.response.jitter else self.wait * 1000
 
     def _cors(self) -> list[Field]:
         """The fields that let a browser's script read a refusal, and the limits on any response."""

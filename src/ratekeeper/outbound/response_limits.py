@@ -87,8 +87,11 @@ def read(headers: Iterable[tuple[str, str]], present: float) -> ServerLimits:
         present = server_time
     waits = [retry_after(line, present) for line in fields.get("retry-after", ())]
     waits += [milliseconds(line) for line in fields.get("retry-after-ms", ())]
-    quotas = from_list(fields) or from_dictionary(fields) or from_separate_fields(fields, present)
-    return ServerLimits(max([wait for wait in waits if wait is not None], default=None), tuple(quotas))
+    wait = max([wait for wait in waits if wait is not None], default=None)
+    quotas = from_list(fields)
+    if wait is not None and wait == int(wait):  # Retry-After has whole seconds; ratekeeper-t may say the same exactly
+        wait = max([q.reset_after for q in quotas if q.reset_after and wait - 1 < q.reset_after < wait], default=wait)
+    return ServerLimits(wait, tuple(quotas or from_dictionary(fields) or from_separate_fields(fields, present)))
 
 
 def is_cached(fields: Mapping[str, list[str]]) -> bool:
@@ -103,7 +106,10 @@ def milliseconds(text: str) -> float | None:
 
 
 def from_list(fields: Mapping[str, list[str]]) -> list[Quota]:
-    """RateLimit as a list: drafts 08 to 11, and the parameter names that follow them (a, w for r, t)."""
+    """RateLimit as a list: drafts 08 to 11, and the parameter names that follow them (a, w for r, t).
+
+    A server of ours adds ``ratekeeper-t``: the same time as ``t``, before it was rounded up to whole seconds.
+    """
     quotas = []
     policies: dict[object, Item] = {}
     for item in parse_list(", ".join(fields.get("ratelimit-policy", ()))) or ():
@@ -113,9 +119,12 @@ def from_list(fields: Mapping[str, list[str]]) -> list[Quota]:
         if not isinstance(item.value, str):
             return []
         remaining = whole(item.parameters.get("r", item.parameters.get("a")))
-        reset = whole(item.parameters.get("t", item.parameters.get("w")))
         if remaining is None:
             continue
+        reset: float | None = whole(item.parameters.get("t", item.parameters.get("w")))
+        exactly = item.parameters.get("ratekeeper-t")
+        if reset is not None and isinstance(exactly, float) and 0 < exactly < reset:
+            reset = exactly
         policy = policies.get((item.value, item.parameters.get("pk"))) or policies.get((item.value, None))
         parameters: dict[str, object] = policy.parameters if policy is not None else {}
         window, unit = whole(parameters.get("w")), parameters.get("qu", "requests")
