@@ -40,9 +40,7 @@ USUAL_BODY = (
     b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
     b'"limit": %d, "retry_after": %d, "reset_at": %d}'
 )
-PRECISE_BELOW = (
-    10_000  # milliseconds: a longer time is sent in whole seconds only, as that makes it a tenth longer at most
-)
+PRECISE_BELOW = 10_000  # milliseconds: a longer time is sent in whole seconds, which add a tenth at most
 WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota returns all at once, not bit by bit
 
 
