@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test full real lint format types coverage bench sanitize wheel docs changelog clean distclean
+.PHONY: help setup run demo test full real lint format types coverage bench sanitize fuzz wheel docs changelog clean distclean
 
 help:
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,15 @@ bench: $(VENV)/.group-bench ## measure, beside the peers
 
 sanitize: $(INSTALLED) ## run the C core under sanitizers and a leak check
 	@sh scripts/sanitize
+
+# A machine without a wheel of atheris fuzzes too, unguided, and says so.
+$(VENV)/.fuzzers: $(INSTALLED)
+	@$(PIP) install --group fuzz 2>/dev/null || true
+	@touch $@
+
+SECONDS ?= 60
+fuzz: $(VENV)/.fuzzers ## feed every door hostile bytes, guided by coverage, for $SECONDS each (60)
+	@$(PY) -m fuzz --seconds $(SECONDS) $(ARGS)
 
 # The path in build/ of an earlier build would be packed too. The wheel is built from the source archive, so that has all.
 # TRY=... names more interpreters to try the wheel on.

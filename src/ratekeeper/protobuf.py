@@ -32,8 +32,7 @@ def write_bytes(field: int, value: bytes) -> bytes:
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decode the whole number at ``at``; returns it, and the place after it."""
     value = 0
-    for place in range(10):
-        byte = data[at + place]
+    for place, byte in enumerate(data[at : at + 10]):
         value |= (byte & 127) << 7 * place
         if byte < 128:
             return value & LARGEST, at + place + 1
@@ -41,7 +40,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes) -> list[tuple[int, bytes | int]]:
-    """Decode the fields of a message, each with its number; fields of fixed size are skipped."""
+    """Decode the fields of a message, each with its number; fields of fixed size are skipped.  Raises ValueError."""
     fields: list[tuple[int, bytes | int]] = []
     at = 0
     while at < len(data):
@@ -52,6 +51,8 @@ def read_fields(data: bytes) -> list[tuple[int, bytes | int]]:
             fields.append((tag >> 3, value))
         elif kind in (1, 5):
             at += 8 if kind == 1 else 4
+            if at > len(data):
+                raise ValueError("a number beyond the end")
         elif kind == 2:
             length, at = read_varint(data, at)
             if at + length > len(data):

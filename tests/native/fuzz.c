@@ -10,8 +10,23 @@
 #include "../../src/ratekeeper/native/siphash.h"
 
 static u64 chance;
+static const uint8_t *choices; /* of a fuzzer: they come before those of chance */
+static size_t choices_left;
+
+/* Let a fuzzer choose; the same bytes are always the same choices. */
+static inline void choose_by(const uint8_t *data, size_t size) {
+    choices = data;
+    choices_left = size;
+    chance = size;
+}
 
 static u64 below(u64 bound) {
+    if (choices_left) {
+        u64 number = 0;
+        for (u64 most = bound - 1; most && choices_left; most >>= 8, choices_left--)
+            number = number << 8 | *choices++;
+        return bound == UINT64_MAX ? number : number % bound;
+    }
     chance = chance * 6364136223846793005ULL + 1442695040888963407ULL;
     return (u64)((u128)(chance >> 11) * bound >> 53);
 }
@@ -148,46 +163,57 @@ static void damage(Home home) {
     }
 }
 
+/* So many acts on tables with the same limits; false if the tables disagree. */
+static inline bool act_at_random(int steps) {
+    Limit limits[3];
+    uint32_t parts = below(3) ? 1 : 1 + (uint32_t)below(3);
+    for (uint32_t index = 0; index < parts; index++)
+        limits[index] = random_limit(true);
+    bool roomy = below(2);
+    u64 max_keys = roomy ? 400 : 1 + below(30), many = roomy ? 20 : 200;
+    Home homes[2] = {home_of(limits, parts, max_keys, false), home_of(limits, parts, max_keys, true)};
+    u64 now = below(2) ? below(1000) : below(MOST_NOW / 2);
+    for (int step = 0; step < steps; step++) {
+        u64 width = limits->micros / 4 + 2;
+        if (below(20))
+            now = now + below(width) < MOST_NOW ? now + below(width) : now;
+        else if (!roomy) /* what had expired may have been forgotten by one of them: only then may time go back */
+            now -= below(now < width ? now + 1 : width);
+        if (!roomy && !below(20))
+            damage(homes[1]);
+        int kind = (int)below(6), items = 1 + (int)below(MOST_ITEMS);
+        u64 keys[MOST_ITEMS], costs[MOST_ITEMS];
+        for (int index = 0; index < items; index++) {
+            keys[index] = below(many);
+            costs[index] = number_below(below(9) ? limits->capacity + 1 : MOST_COST);
+        }
+        Evidence evidence[2][3 * MOST_ITEMS];
+        i64 at = below(3) ? (i64)now : (i64)below(now + 1) - 5;
+        int found = act(homes[0], limits, kind, keys, costs, items, now, at, evidence[0]);
+        act(homes[1], limits, kind, keys, costs, items, now, at, evidence[1]);
+        for (int index = 0; roomy && index < found; index++)
+            if (!same(limits + index % parts, evidence[0] + index, evidence[1] + index, now, costs[0])) {
+                fprintf(stderr, "step %d: the two tables disagree\n", step);
+                return false;
+            }
+    }
+    leave(homes[0]);
+    leave(homes[1]);
+    return true;
+}
+
+#ifndef FUZZED
 int main(int count, char **arguments) {
     chance = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
     long rounds = count > 2 ? atol(arguments[2]) : 200;
     for (long round = 0; round < rounds; round++) {
         u64 began = chance;
-        Limit limits[3];
-        uint32_t parts = below(3) ? 1 : 1 + (uint32_t)below(3);
-        for (uint32_t index = 0; index < parts; index++)
-            limits[index] = random_limit(true);
-        bool roomy = below(2);
-        u64 max_keys = roomy ? 400 : 1 + below(30), many = roomy ? 20 : 200;
-        Home homes[2] = {home_of(limits, parts, max_keys, false), home_of(limits, parts, max_keys, true)};
-        u64 now = below(2) ? below(1000) : below(MOST_NOW / 2);
-        for (int step = 0; step < 400; step++) {
-            u64 width = limits->micros / 4 + 2;
-            if (below(20))
-                now = now + below(width) < MOST_NOW ? now + below(width) : now;
-            else if (!roomy) /* what had expired may have been forgotten by one of them: only then may time go back */
-                now -= below(now < width ? now + 1 : width);
-            if (!roomy && !below(20))
-                damage(homes[1]);
-            int kind = (int)below(6), items = 1 + (int)below(MOST_ITEMS);
-            u64 keys[MOST_ITEMS], costs[MOST_ITEMS];
-            for (int index = 0; index < items; index++) {
-                keys[index] = below(many);
-                costs[index] = number_below(below(9) ? limits->capacity + 1 : MOST_COST);
-            }
-            Evidence evidence[2][3 * MOST_ITEMS];
-            i64 at = below(3) ? (i64)now : (i64)below(now + 1) - 5;
-            int found = act(homes[0], limits, kind, keys, costs, items, now, at, evidence[0]);
-            act(homes[1], limits, kind, keys, costs, items, now, at, evidence[1]);
-            for (int index = 0; roomy && index < found; index++)
-                if (!same(limits + index % parts, evidence[0] + index, evidence[1] + index, now, costs[0])) {
-                    fprintf(stderr, "seed %llu, step %d: the two tables disagree\n", (unsigned long long)began, step);
-                    return 1;
-                }
+        if (!act_at_random(400)) {
+            fprintf(stderr, "seed %llu\n", (unsigned long long)began);
+            return 1;
         }
-        leave(homes[0]);
-        leave(homes[1]);
     }
     puts("ok");
     return 0;
 }
+#endif

@@ -238,7 +238,8 @@ def test_a_name_is_simple(wrong):
 @pytest.mark.parametrize("query", ["max_keys=x", "mode=9", "mode=66", "size=1"])
 def test_a_query_is_understood_or_refused(name, query):
     assert message(lambda: Limiter("5/minute", store=f"shm://{name}?{query}")).endswith(
-        f"expected max_keys=NUMBER, max_bytes=NUMBER, mode=660 or owner=NUMBER after '?', got '{query}'."
+        "expected max_keys=NUMBER, max_bytes=NUMBER, table_bytes=NUMBER, mode=660 or owner=NUMBER after '?', "
+        f"got '{query}'."
     )
 
 
@@ -302,18 +303,19 @@ def test_a_table_of_long_logs_reserves_no_gigabytes(name):
 
 
 def test_a_table_beyond_max_bytes_is_refused_before_it_is_made(name):
-    store = SharedStore(name, max_keys=1_000, max_bytes=150_000)
     limits = [Limit.parse(text) for text in ("5/minute", "6/minute", "7/minute", "8/minute")]
     needed = bytes_needed(limits[0], 1_000)
+    bound = 3 * needed + 1_000
+    store = SharedStore(name, max_keys=1_000, max_bytes=bound)
     for limit in limits[:2]:
         store.table(str(limit), limit)
     store.table(str(limits[2]), limits[2])
     with pytest.raises(InvalidStore) as caught:
         store.table(str(limits[3]), limits[3])
     used = sum(os.stat(path).st_blocks * 512 for path in files.table_files(files.folder_of(name)))
-    assert used <= 150_000 < used + needed
+    assert used == 3 * needed
     assert str(caught.value).startswith(
-        f"shm://{name}: expected at most 150,000 bytes of tables (max_bytes), got {used:,} in use and {needed:,} for "
+        f"shm://{name}: expected at most {bound:,} bytes of tables (max_bytes), got {used:,} in use and {needed:,} for "
         "1,000 keys of '"
     )
     assert str(caught.value).endswith("/minute'. Raise max_bytes, or use fewer limits.")

@@ -137,7 +137,8 @@ static inline u64 sliding_log_reset_after(const Log *log, u64 now, const Limit *
     if (!pending && !sliding_log_used(log, now, limit))
         return 0;
     u64 newest = sliding_log_time(log, now, limit) + limit->reach;
-    return (pending ? newest : least(newest, log_newest(log))) + limit->window - now;
+    u64 end = (pending ? newest : least(newest, log_newest(log))) + limit->window;
+    return end > now ? end - now : 0; /* never negative, even of a state that was damaged */
 }
 
 static inline void log_remove(const Log *log, u64 end, u64 cost) {

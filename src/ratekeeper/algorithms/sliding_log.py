@@ -60,14 +60,14 @@ def retry_after(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> in
     blocking = state[oldest + excess - 1]
     if state[-1] >= now + limit.micros:
         blocking = min(blocking, now)
-    return blocking + limit.micros - now
+    return max(0, blocking + limit.micros - now)  # never negative, even of a state that a server made up
 
 
 def reset_after(state: tuple[int, ...], now: int, limit: Limit) -> int:
     if not used(state, now, limit):
         return 0
     newest = state[-1]
-    return (newest if newest < now + limit.micros else now) + limit.micros - now
+    return max(0, (newest if newest < now + limit.micros else now) + limit.micros - now)
 
 
 def delay(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> int:

@@ -63,6 +63,12 @@ def serve(
     table_memory: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Megabytes that the limits named by callers may take in all.")
     ] = 256,
+    rule_memory: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1_000_000, help="Megabytes of shared memory for the tables of the rules, with several workers."
+        ),
+    ] = 256,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up message.")] = False,
 ) -> None:
     """Run the rate limit service for HTTP clients, proxies, Envoy and Redis clients.
@@ -88,7 +94,10 @@ def serve(
             store=store, workers=workers, token=token, admin_token=admin_token, drain=drain, state=state,
             log_format=log_format, allowed_hosts=tuple(allowed_host or ()),
             tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca,
-            bounds=Bounds(resp_idle_for=resp_idle, names=max_limits, tables=table_memory * 1_048_576),
+            bounds=Bounds(
+                resp_idle_for=resp_idle, names=max_limits, tables=table_memory * 1_048_576,
+                rule_tables=rule_memory * 1_048_576,
+            ),
         )  # fmt: skip
         from ratekeeper.service.start import start
 

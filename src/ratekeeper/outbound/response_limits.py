@@ -232,7 +232,7 @@ def retry_info(status: bytes) -> float | None:
                 if inner == 1:
                     clock = dict(numbers(duration))
                     return clamp(min(clock.get(1, 0), LONGEST) + min(clock.get(2, 0), 10**9) / 1e9)
-    except (IndexError, ValueError):
+    except ValueError:
         pass
     return None
 

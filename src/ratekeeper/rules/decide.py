@@ -34,8 +34,11 @@ from ratekeeper.stores.fallback import joined
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ratekeeper.check import Plan
     from ratekeeper.flow.effects import Flow
+    from ratekeeper.limit import Limit, LimitSet
     from ratekeeper.rules.rule import Rule
     from ratekeeper.rules.selection import GeneralSelection, Selection
     from ratekeeper.rules.settings import Settings
@@ -188,6 +191,11 @@ class CompiledRules:
             if local_plan and fits_here and not all(decision.allowed for decision in answers):
                 self.give_back_here(local_plan, decisions[local[0]].at)
         return [decisions[number] for number in range(len(checks))]
+
+    def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
+        """Each space that the rules count in, with its limit there."""
+        for counter in self.counters:
+            yield from counter.places()
 
     def ask(self, operation: str, *arguments: Any) -> Flow[Any]:
         """Ask the fleet's store, or its fallback if the store is away."""

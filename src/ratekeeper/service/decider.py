@@ -27,7 +27,7 @@ from ratekeeper.service.faults import Faults
 from ratekeeper.service.named_limits import NamedLimits
 from ratekeeper.service.overrides import Overrides
 from ratekeeper.service.retired_limits import RetiredLimits
-from ratekeeper.service.table_budget import TableBudget
+from ratekeeper.service.table_budget import TableBudget, share_of_rules
 from ratekeeper.sinks.event import anonymous, event_of
 from ratekeeper.sinks.log import LoggingSink
 
@@ -164,8 +164,7 @@ class Decider:
 
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
         """Every space that rules and callers count in, and its limit."""
-        for counter in self.policy.compiled.counters:
-            yield from counter.places()
+        yield from self.policy.compiled.places()
         yield from self.limits.places()
 
     def apply_overrides(self) -> None:
@@ -202,7 +201,15 @@ class Decider:
     def prepare_reload(self) -> tuple[Settings, CompiledRules]:
         """The rules of the file, and what is to be in force of them."""
         settings = self.policy.read_again()
-        return settings, self.policy.compile(self.with_overrides(settings))
+        compiled = self.policy.compile(self.with_overrides(settings))
+        self.share_memory(compiled)
+        return settings, compiled
+
+    def share_memory(self, compiled: CompiledRules) -> None:
+        """Share the memory of the rules' tables out among them, if the service has chosen the shared memory itself."""
+        store: Any = self.policy.async_store
+        if getattr(store, "table_bytes", None) is not None:
+            store.table_bytes = share_of_rules(compiled.places(), self.options.bounds.rule_tables)
 
     def put_in_force(self, prepared: tuple[Settings, CompiledRules] | None) -> None:
         with self.retired.during_reload():

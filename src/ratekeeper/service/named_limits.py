@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.errors import InvalidInput, InvalidStore, shown
 from ratekeeper.limit import LimitSet, parse_limits
 from ratekeeper.rules.rule import ANY_TIER
 from ratekeeper.service.table_budget import NoRoom
@@ -103,6 +103,15 @@ class NamedLimits:
             space = name or str(parsed)
         return self.add(place, space, parsed)
 
+    def share(self, space: str, limit: Limit | LimitSet) -> None:
+        """Give a limit that came with a request its table in ``space``, within the bounds of what callers name."""
+        place = None, limit, space
+        named = self.by_name.get(place)
+        if named is None:
+            expect_name(space)
+            named = self.add(place, space, limit)
+        named.uses += 1
+
     def limit_of_rule(self, name: str) -> Limit | LimitSet:
         rule = next((rule for rule in self.policy.rules if rule.name == name), None)
         if rule is None:
@@ -134,8 +143,10 @@ class NamedLimits:
         more = {} if keys is None else {"max_keys": keys}
         try:
             table = store.table(space, limit, **more)
-        except BaseException:
+        except BaseException as error:
             self.budget.release(space, limit)
+            if isinstance(error, InvalidStore):  # the shared memory is full, whatever the budget says
+                raise NoRoom(str(error)) from error
             raise
         named = self.by_name[place] = NamedLimit(space, limit, table, self.counters.of(space))
         named.used_at = self.now()

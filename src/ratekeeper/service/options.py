@@ -27,6 +27,7 @@ class Bounds:
     streams: int = 64
     names: int = 1_024  # different limits that callers may name
     tables: int = 268_435_456  # tables of the limits that callers name, of all workers together
+    rule_tables: int = 268_435_456  # tables of the rules in the shared memory of several workers
     log: int = 1_024  # instants that a sliding_log or a concurrency limit of a caller may keep for each key
 
 

@@ -15,6 +15,7 @@ from ratekeeper.identity.address import parse_address as parse_ip
 from ratekeeper.service.options import Options, parse_address
 from ratekeeper.service.retired_limits import collect
 from ratekeeper.service.systemd import notify
+from ratekeeper.service.table_budget import share_of_rules
 from ratekeeper.service.tls import certificates_of
 from ratekeeper.service.worker import Worker, policy_for, run, try_addresses
 
@@ -121,9 +122,22 @@ def share_store(options: Options, folder: Path) -> tuple[Options, str]:
     segment = ""
     if isinstance(url, str) and url.startswith("memory://"):
         segment = f"{SEGMENT_PREFIX}{os.getpid()}"
-        url = f"shm://{segment}"
+        most = options.bounds.rule_tables + options.bounds.tables
+        url = f"shm://{segment}?max_bytes={most}&table_bytes={share_of_tables(options)}"
         remove_abandoned_segments()
     return replace(options, state=state, store=url), segment
+
+
+def share_of_tables(options: Options) -> int:
+    """The bytes that the table of each configured limit may take in shared memory; raises if they cannot fit."""
+    policy = policy_for(replace(options, store="memory://"))
+    places = list(policy.compiled.places())
+    policy.close()
+    if options.envoy_config is not None:
+        from ratekeeper.service.envoy.config import load
+
+        places += [(rate.path, rate.limit) for rate in load(options.envoy_config).rates if rate.limit is not None]
+    return share_of_rules(places, options.bounds.rule_tables)
 
 
 def remove_abandoned_segments() -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.errors import InvalidInput, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ratekeeper.limit import Limit, LimitSet
 
     Place = tuple[str, str]  # a space, and the layout of its states
@@ -73,6 +75,28 @@ class TableBudget:
 
     def release(self, space: str, limit: Limit | LimitSet) -> None:
         self.total -= self.reserved.pop((space, limit.layout), 0)
+
+
+def share_of_rules(places: Iterable[tuple[str, Limit | LimitSet]], most_bytes: int) -> int:
+    """The bytes that each table of the rules may take in shared memory, so that all fit into ``most_bytes``.
+
+    Raises InvalidInput if not even the smallest tables fit.  A fifth is left for rules that a reload adds.
+    """
+    from ratekeeper.stores.shared_files import LEAST_KEYS as FEWEST
+    from ratekeeper.stores.shared_files import MOST_TABLE_BYTES, table_bytes
+
+    smallest = {
+        (space, limit.layout): table_bytes(limit, FEWEST) for space, limit in places if not limit.parts[0].is_unlimited
+    }
+    needed = sum(smallest.values())
+    if needed > most_bytes:
+        megabyte = 1_048_576
+        raise InvalidInput(
+            f"--rule-memory: expected at least {-(-needed // megabyte):,} MB for the {len(smallest):,} limits of the "
+            f"rules, got {most_bytes // megabyte:,}. Raise it, use fewer rules or shorter logs, or a Redis store."
+        )
+    spare = max(0, most_bytes * 4 // 5 - needed)
+    return min(MOST_TABLE_BYTES, spare // len(smallest) + min(smallest.values())) if smallest else MOST_TABLE_BYTES
 
 
 def bytes_of_key(limit: Limit | LimitSet) -> int:

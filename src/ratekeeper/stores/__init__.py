@@ -107,12 +107,12 @@ def open_shared(url: str, place: str, query: str, clock: Clock | None, max_keys:
             mode = int(value, 8)
         elif name == "max_keys" and value.isascii() and value.isdecimal():
             max_keys = int(value) if max_keys is None else max_keys
-        elif name in ("owner", "max_bytes") and value.isascii() and value.isdecimal():
+        elif name in ("owner", "max_bytes", "table_bytes") and value.isascii() and value.isdecimal():
             numbers[name] = int(value)
         else:
             raise InvalidStore(
-                f"store shm://: expected max_keys=NUMBER, max_bytes=NUMBER, mode=660 or owner=NUMBER after '?', "
-                f"got {shown_part(url, pair)}."
+                f"store shm://: expected max_keys=NUMBER, max_bytes=NUMBER, table_bytes=NUMBER, mode=660 or "
+                f"owner=NUMBER after '?', got {shown_part(url, pair)}."
             )
     try:
         from ratekeeper.stores.shared import SharedStore

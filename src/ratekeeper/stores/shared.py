@@ -57,7 +57,7 @@ class SharedStore(TableStore):
     Only this user's processes may use it, unless ``mode`` says otherwise; ``owner`` is another user who may own the
     folder, and who is trusted.  ``max_bytes`` bounds what all tables of the segment take; a table that does not
     fit raises InvalidStore before its memory is reserved.  Without ``max_keys`` tables are smaller as the bound comes
-    near, and tables of long logs hold fewer keys.
+    near, and tables of long logs hold fewer keys; with ``table_bytes`` each takes about so much, or less.
     """
 
     has_room = False  # for a second limit on the same states
@@ -72,13 +72,16 @@ class SharedStore(TableStore):
         mode: int = 0o600,
         owner: int | None = None,
         max_bytes: int | None = None,
+        table_bytes: int | None = None,
     ) -> None:
         self.any_size = max_keys is None
         self.max_keys = min(MOST_KEYS, whole_max_keys(MAX_KEYS if max_keys is None else max_keys, f"shm://{name}"))
         super().__init__(MONOTONIC if clock is None else clock)
-        if max_bytes is not None and not (max_bytes.__class__ is int and max_bytes >= 1):
-            raise InvalidStore(f"shm://{name}: expected max_bytes of at least 1, got {shown(max_bytes)}.")
+        for option, value in (("max_bytes", max_bytes), ("table_bytes", table_bytes)):
+            if value is not None and not (value.__class__ is int and value >= 1):
+                raise InvalidStore(f"shm://{name}: expected {option} of at least 1, got {shown(value)}.")
         self.folder = Folder(name, mode, owner, max_bytes)
+        self.table_bytes = table_bytes
 
     def table(
         self,
@@ -97,10 +100,10 @@ class SharedStore(TableStore):
         table = self.tables.get((space, limit))
         if table is None:
             with self.lock:
-                table = self.put_table(space, limit, self.map_states(space, limit, strict, max_keys or self.max_keys))
+                table = self.put_table(space, limit, self.map_states(space, limit, strict, max_keys))
         return table
 
-    def map_states(self, space: str, limit: Limit | LimitSet, strict: bool, max_keys: int) -> KeyTable:
+    def map_states(self, space: str, limit: Limit | LimitSet, strict: bool, max_keys: int | None) -> KeyTable:
         parts: Any = limit.parts
         if parts[0].is_unlimited:
             return KeyTable(limit, 1, os.urandom(16))
@@ -112,7 +115,9 @@ class SharedStore(TableStore):
                     "Use sliding_window, or another store."
                 )
         clock = "monotonic" if self.nanos is None else "given"
-        mapped = self.folder.map_table(space, limit, max_keys, self.any_size, clock, strict)
+        most_bytes = self.table_bytes if max_keys is None else MOST_TABLE_BYTES
+        keys = max_keys or self.max_keys
+        mapped = self.folder.map_table(space, limit, keys, self.any_size, clock, strict, most_bytes)
         if mapped.identity not in self.states_by_layout:
             name = self.folder.name.encode("utf-8", "replace").decode()  # C has no use for surrogates
             try:

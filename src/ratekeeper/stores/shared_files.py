@@ -156,7 +156,14 @@ class Folder:
         )
 
     def map_table(
-        self, space: str, limit: Limit | LimitSet, max_keys: int, any_size: bool, clock: str, strict: bool
+        self,
+        space: str,
+        limit: Limit | LimitSet,
+        max_keys: int,
+        any_size: bool,
+        clock: str,
+        strict: bool,
+        most_bytes: int | None = None,
     ) -> Mapped:
         """Open the table of ``limit`` in ``space``, or create it; ``strict`` raises if the space has other limits."""
         try:
@@ -169,7 +176,7 @@ class Folder:
             name = file_of(space, limit)
             head = self.read_head(f"{self.path}/{name}")
             if head is None or is_stale(head):
-                head = self.make_table(name, space, limit, self.granted(limit, max_keys, any_size), clock)
+                head = self.make_table(name, space, limit, self.granted(limit, max_keys, any_size, most_bytes), clock)
             self.compare(head, space, max_keys, any_size, clock)
             return Mapped(self, name, head, limit)
         except OSError as error:
@@ -177,14 +184,13 @@ class Folder:
         finally:
             os.close(lock)
 
-    def granted(self, limit: Limit | LimitSet, max_keys: int, any_size: bool) -> int:
+    def granted(self, limit: Limit | LimitSet, max_keys: int, any_size: bool, most_bytes: int | None) -> int:
         """How many keys a new table may hold, before its memory is reserved.  The folder's lock is held."""
-        most = MOST_TABLE_BYTES
-        used = 0
+        most = least(MOST_TABLE_BYTES, most_bytes)
+        used = 0 if self.max_bytes is None else self.bytes_used()
         if self.max_bytes is not None:
-            used = self.bytes_used()
             # A fifth of the bound is shared out generously, to the first tables; the rest is for many small ones.
-            most = min(most, (self.max_bytes // 5 - used) // 16)
+            most = min(most, (self.max_bytes // 5 - used) // 16 if most_bytes is None else self.max_bytes - used)
         if any_size:
             max_keys = keys_within(limit, most, max_keys)
         size = table_bytes(limit, max_keys)
@@ -199,7 +205,7 @@ class Folder:
         """The bytes of all tables, counted again only if another process has made or removed one since."""
         changed_at = os.stat(self.path).st_mtime_ns
         if self.counted is None or self.counted[0] != changed_at:
-            self.counted = changed_at, sum(in_pages(os.stat(path).st_size) for path in table_files(self.path))
+            self.counted = changed_at, sum(os.stat(path).st_blocks * 512 for path in table_files(self.path))
         return self.counted[1]
 
     def identity_of(self, space: str, limit: Limit | LimitSet) -> int | None:
@@ -294,14 +300,14 @@ class Folder:
         file = self.make_file(".draft")
         try:
             # Allocate the memory now: a write to a page that cannot be allocated would kill the process.
-            os.posix_fallocate(file, 0, size)
+            os.posix_fallocate(file, HEAD, size - HEAD)
             os.pwrite(file, MAGIC % FORMAT + json.dumps(head).encode(), 0)
             with mmap.mmap(file, size - HEAD, offset=HEAD) as memory:
                 make_guards(limit, max_keys, memory)
             counted = self.counted
             os.rename(draft, f"{self.path}/{name}")
             if counted is not None:
-                self.counted = os.stat(self.path).st_mtime_ns, counted[1] + in_pages(size)
+                self.counted = os.stat(self.path).st_mtime_ns, counted[1] + os.fstat(file).st_blocks * 512
         except OSError as error:
             os.unlink(draft)
             if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.ENOMEM):
@@ -357,7 +363,9 @@ class Mapped:
 
 def table_bytes(limit: Limit | LimitSet, max_keys: int) -> int:
     """The bytes that a table of ``limit`` for so many keys reserves."""
-    return HEAD + in_pages(shared_size(limit, max_keys))
+    return PAGE + in_pages(
+        shared_size(limit, max_keys)
+    )  # of the header, the pages that its text does not fill are none
 
 
 def in_pages(size: int) -> int:
@@ -368,8 +376,12 @@ def keys_within(limit: Limit | LimitSet, bound: int, most: int) -> int:
     """The keys, at most ``most`` and at least ``LEAST_KEYS``, of a table of about ``bound`` bytes."""
     keys = most
     while keys > LEAST_KEYS and table_bytes(limit, keys) > bound:
-        keys = max(LEAST_KEYS, min(keys - 1, keys * max(0, bound - HEAD) // (table_bytes(limit, keys) - HEAD)))
+        keys = max(LEAST_KEYS, min(keys - 1, keys * max(0, bound - PAGE) // (table_bytes(limit, keys) - PAGE)))
     return min(keys, most)
+
+
+def least(bound: int, other: int | None) -> int:
+    return bound if other is None else min(bound, other)
 
 
 def open_regular(path: str, flags: int) -> int:

@@ -47,3 +47,14 @@ def test_states_of_several_limits_are_made_plain_part_by_part():
     assert plain((5, packed((1, 2)), (packed((3,)), 4))) == (5, (1, 2), ((3,), 4))
     assert is_partial((5, LogSummary(bytes(24))))
     assert not is_partial((5, packed((1,))))
+
+
+@pytest.mark.parametrize(("live", "instants"), [(3, (9, 5, 7)), (3, (5, 9, 7)), (1 << 22, (5, 6, 7))])
+def test_a_summary_that_no_log_has_is_refused(live, instants):
+    with pytest.raises(ValueError, match="a summary that no log has"):
+        summary(live, *instants)
+
+
+def test_a_loop_over_a_summary_ends():
+    """A server that claimed a log from the future made a loop without end."""
+    assert list(summary(3, 5, 6, 7)) == [6, 6, 6]

@@ -29,6 +29,7 @@ from ratekeeper.limit import UNLIMITED
 from ratekeeper.service.envoy import answer
 from ratekeeper.service.envoy.answer import MOST_REMAINING
 from ratekeeper.service.envoy.config import Rate, limit_of, load
+from ratekeeper.service.table_budget import NoRoom
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ class RateLimits:
             return await self.by_rules(request)
         except StoreUnavailable as error:
             return await unavailable(context, error)
+        except NoRoom as error:  # Envoy's failure_mode_deny decides whether the request passes
+            return await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except RatekeeperError as error:
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
@@ -206,11 +209,14 @@ class RateLimits:
             if len(self.override_limits) >= self.decider.options.bounds.names:
                 self.override_limits.clear()
             self.override_limits[place] = limit_of(limit.requests_per_unit, unit)
+        parsed = self.override_limits[place]
         rate, key = match if match is not None else (None, (domain, *[part for entry in entries for part in entry]))
         path = rate.path if rate is not None else f"{domain}.override"
         shadow = rate is not None and rate.is_shadow
         count = limit.requests_per_unit
-        return Rate(path, self.override_limits[place], unit=unit, count=count, is_shadow=shadow), key
+        if parsed is not None:
+            self.decider.limits.share(path, parsed)
+        return Rate(path, parsed, unit=unit, count=count, is_shadow=shadow), key
 
     async def decide(self, checks: list[DescriptorCheck]) -> dict[int, Decision]:
         """The decisions by number: enforced limits all or nothing, then each limit in shadow mode by itself."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 FOR_EVER = 1 << 53  # microseconds
+MOST_LIVE = 1 << 21  # more instants than any limit has
 
 
 class PackedLog:
@@ -51,6 +52,8 @@ class LogSummary:
         self.oldest = int.from_bytes(record[3:10], "big")
         self.blocking = int.from_bytes(record[10:17], "big")
         self.newest = int.from_bytes(record[17:], "big")
+        if not (self.oldest <= self.blocking <= self.newest and self.live <= MOST_LIVE):
+            raise ValueError("a summary that no log has")
 
     def __len__(self) -> int:
         return self.live
@@ -58,6 +61,8 @@ class LogSummary:
     def __getitem__(self, index: Any) -> Any:
         if index.__class__ is slice:
             return ()
+        if index >= self.live:
+            raise IndexError(index)  # else a loop over a log would never end
         # A search for the first instant that counts finds that all do; a wait reads the one that blocks.
         return self.newest if index == -1 else self.blocking
 
