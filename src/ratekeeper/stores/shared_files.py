@@ -363,9 +363,7 @@ class Mapped:
 
 def table_bytes(limit: Limit | LimitSet, max_keys: int) -> int:
     """The bytes that a table of ``limit`` for so many keys reserves."""
-    return PAGE + in_pages(
-        shared_size(limit, max_keys)
-    )  # of the header, the pages that its text does not fill are none
+    return PAGE + in_pages(shared_size(limit, max_keys))  # of the header, only the page with its text is allocated
 
 
 def in_pages(size: int) -> int:
