@@ -103,7 +103,7 @@ $(VENV)/.fuzzers: $(INSTALLED)
 	@touch $@
 
 SECONDS ?= 60
-fuzz: $(VENV)/.fuzzers ## feed every parser hostile bytes, guided by coverage, for $$SECONDS each (60)
+fuzz: $(VENV)/.fuzzers ## feed every parser hostile bytes, guided by coverage, for $SECONDS each (60)
 	@$(PY) -m fuzz --seconds $(SECONDS) $(ARGS)
 
 # The path in build/ of an earlier build would be packed too. The wheel is built from the source archive, so that has all.
