@@ -54,7 +54,7 @@ demo: $(INSTALLED) ## show the six algorithms live in the terminal
 test: $(INSTALLED) ## run the quick suite on $JOBS processes (2), in a minute
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
-	@$(PY) -m pytest -n $(JOBS) -m "not real" $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) -m "not real" --ignore tests/real $(ARGS)
 
 full: export RATEKEEPER_FULL := 1
 full: test ## run the same suite with every step, example and seed

@@ -28,10 +28,25 @@ settings.load_profile("ratekeeper")
 TimedStoreContract.STEPS = tier.steps(TimedStoreContract.STEPS)
 
 
+gc.disable()  # until all tests are collected: what is loaded meanwhile stays
+
+
 def pytest_collection_finish():
-    """What is loaded by now stays: a test that collects garbage need not walk through all of it (0.2 s each time)."""
+    set_aside()
+    gc.enable()
+
+
+def set_aside():
+    """What is loaded by now stays: a test that collects garbage need not walk through all of it (0.3 s each time)."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_this_module():
+    """Garbage is collected with the module that left it."""
+    yield
+    set_aside()
 
 
 def pytest_collection_modifyitems(config, items):

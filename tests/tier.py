@@ -12,15 +12,15 @@ FULL = bool(os.environ.get("RATEKEEPER_FULL"))
 
 
 def steps(full: int, quick: int | None = None) -> int:
-    """Choose how often something random is done: ``full`` times, or ``quick`` times (a fifth, unless given)."""
+    """Choose how often something random is done: ``full`` times, or ``quick`` times (a tenth, unless given)."""
     if FULL:
         return full
-    return max(1, full // 5) if quick is None else quick
+    return max(1, full // 10) if quick is None else quick
 
 
 def examples(full: int) -> int:
-    """Choose how many examples Hypothesis tries: a fifth in the quick tier, but at least ten."""
-    return full if FULL else min(full, max(10, full // 5))
+    """Choose how many examples Hypothesis tries: a tenth in the quick tier, but at least ten."""
+    return full if FULL else min(full, max(10, full // 10))
 
 
 # For tests in tests/real whose figures depend on how fast the machine is: only the long form runs them.

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explain" / "claims.md"
 PART = re.compile(r"<!-- written: (\w+) -->\n\n(.*?)\n\n<!-- end -->", re.S)
 
 
-@pytest.mark.parametrize("name", ["boundary", "latency"])
+@pytest.mark.parametrize("name", ["boundary", pytest.param("latency", marks=pytest.mark.full)])
 def test_a_claim_comes_out_as_written(name):
     """Check the claims that take a second; memory differs between machines, and laws test the others."""
     written = dict(PART.findall(PAGE.read_text("utf-8")))

@@ -26,7 +26,11 @@ from ratekeeper.clock import MonotonicClock
 from ratekeeper.testing import FakeClock, frozen
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+ALIKE = ("from-drf-throttles.md", "from-django-ratelimit.md")  # small projects like those of django.md and drf.md
+PAGES = [
+    pytest.param(page, marks=pytest.mark.full) if page.name in ALIKE else page
+    for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+]
 FENCE = re.compile(
     r"^(?P<indent> *)```(?:python|pycon|py)\b(?P<options>[^\n]*)\n(?P<code>.*?)^(?P=indent)```", re.M | re.S
 )

@@ -106,11 +106,13 @@ def byte_by_byte(data, start):
 
 def logs_of(compress):
     """A file of one part, and one of three; no two lines are alike, so that they do not compress to nothing."""
+    count = tier.steps(500, 100)
     lines = [
-        line(second % 60, f"10.{second % 7}.{second * second % 251}.9", f"/{hash(second**7)}") for second in range(1500)
+        line(second % 60, f"10.{second % 7}.{second * second % 251}.9", f"/{hash(second**7)}")
+        for second in range(3 * count)
     ]
     yield compress("".join(lines).encode())
-    yield b"".join([compress("".join(lines[start : start + 500]).encode()) for start in (0, 500, 1000)])
+    yield b"".join([compress("".join(lines[start : start + count]).encode()) for start in (0, count, 2 * count)])
 
 
 @pytest.mark.parametrize(("compress", "start"), FORMATS)

@@ -5,6 +5,7 @@ import pytest
 from ratekeeper import InvalidInput, lab
 
 
+@pytest.mark.full  # the commands write pictures in the quick tier too
 def test_plots_are_written(tmp_path):
     pytest.importorskip("matplotlib")
     from ratekeeper.lab.plots import save_lanes

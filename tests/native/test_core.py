@@ -41,6 +41,7 @@ def test_a_flood_ten_times_the_table_resets_nobody_at_the_limit():
 SOURCES = sorted((HERE.parents[1] / "src" / "ratekeeper" / "native").glob("*.c"))
 
 
+@pytest.mark.full  # it compiles the core twice
 @pytest.mark.parametrize("stable", [True, False], ids=["stable ABI", "own ABI"])
 def test_the_compiler_warns_of_nothing(stable):
     """A warning of today is an error of the next compiler, and then the core would silently not be built."""

@@ -44,13 +44,6 @@ class Hostile(FakeClock):
         return super().nanos()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def garbage_of_this_module_alone():
-    """Tests here collect garbage a hundred times: do not walk through what others have loaded meanwhile."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(params=KINDS, ids=str)
 def limits(request):
     return request.param

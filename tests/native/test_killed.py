@@ -11,7 +11,7 @@ from tests.native.build import compiled, run
 @pytest.mark.skipif(platform.machine() != "x86_64" or platform.system() != "Linux", reason="steps x86-64 on Linux")
 def test_a_process_killed_at_some_instructions_harms_nobody():
     program = compiled("killed", "-O2", "-Wl,-z,now")
-    done = run(program, "all", tier.steps(307, 1511), 5)
+    done = run(program, "all", tier.steps(307, 3023), 5)
     if done.returncode == 77:
         pytest.skip("stepping is not allowed here")
     assert done.returncode == 0, done.stdout + done.stderr

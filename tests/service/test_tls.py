@@ -13,6 +13,7 @@ from envoy.service.ratelimit.v3 import rls_pb2
 from ratekeeper.errors import InvalidInput
 from ratekeeper.service.options import Options
 from ratekeeper.service.tls import Certificates, certificates_of
+from tests import tier
 from tests.service.certificates import Authority
 from tests.service.running import ANY, running
 
@@ -172,6 +173,7 @@ async def reload(service):
 
 
 def test_no_connection_is_lost_while_certificates_are_renewed(authority):
+    rounds, clients = tier.steps(10, 3), tier.steps(8, 3)
     with running(**options_for(authority)) as service:
         context = client_context(authority)
 
@@ -179,7 +181,7 @@ def test_no_connection_is_lost_while_certificates_are_renewed(authority):
             statuses = []
 
             async def ask():
-                for _ in range(10):
+                for _ in range(rounds):
                     reader, writer = await asyncio.open_connection(
                         *service.addresses["http"], ssl=context, server_hostname="localhost"
                     )
@@ -188,14 +190,14 @@ def test_no_connection_is_lost_while_certificates_are_renewed(authority):
                     writer.close()
 
             async def renew():
-                for _ in range(10):
+                for _ in range(rounds):
                     future = asyncio.run_coroutine_threadsafe(reload(service), service.loop)
                     await asyncio.wrap_future(future)
 
-            await asyncio.gather(renew(), *[ask() for _ in range(8)])
+            await asyncio.gather(renew(), *[ask() for _ in range(clients)])
             return statuses
 
-        assert asyncio.run(main()) == [b"HTTP/1.1 200 OK"] * 80
+        assert asyncio.run(main()) == [b"HTTP/1.1 200 OK"] * rounds * clients
 
 
 def test_mistakes_are_found_before_anything_listens(authority, tmp_path):

@@ -70,10 +70,19 @@ def figures(decision):
     )
 
 
-def expected(model, now, fits, cost, queued):
-    """The same figures by the model: after a decision about ``cost``, of which ``queued`` are in a queue."""
-    wait = 0 if fits else model.retry_after(now, cost)
-    return fits, model.remaining(now), wait, model.reset_after(now), model.delay(now, queued) if fits else 0
+def expected(model, now, fits, cost, queued, answer):
+    """The same figures by the model: after a decision about ``cost``, of which ``queued`` are in a queue.
+
+    The model tries the waits of ``answer`` first, and searches for its own where they are not the least.
+    """
+    wait = 0 if fits else model.retry_after(now, cost, answer[2])
+    reset = model.reset_after(now, answer[3])
+    return fits, model.remaining(now), wait, reset, model.delay(now, queued) if fits else 0
+
+
+def compare(stores, answers, right, *where):
+    for name, answer in zip(stores, answers, strict=True):
+        assert answer == right, (name, *where)
 
 
 def walk(clock, stores, limit, seed, steps):
@@ -88,9 +97,8 @@ def walk(clock, stores, limit, seed, steps):
         if kind < 0.8:
             way = chance.choice(["check", "check", "table", "table", "prepared"])
             fits = model.decide(now, cost)
-            answer = expected(model, now, fits, cost, cost)
-            for name, store in stores.items():
-                assert figures(ask(store, way, plan)[0]) == answer, (name, way, *where)
+            answers = [figures(ask(store, way, plan)[0]) for store in stores.values()]
+            compare(stores, answers, expected(model, now, fits, cost, cost, answers[0]), way, *where)
             kinds["admitted" if fits else "refused"] += 1
             if fits:
                 taken.append(now)
@@ -113,10 +121,8 @@ def walk(clock, stores, limit, seed, steps):
                 store.reset(plan)
             kinds["reset"] += 1
         cost = next_cost(chance, limit)
-        fits = model.fits(now, cost)
-        answer = expected(model, now, fits, cost, 0)
-        for name, store in stores.items():
-            assert figures(store.peek((Check(space, key, limit, cost),))[0]) == answer, (name, "look", *where)
+        answers = [figures(store.peek((Check(space, key, limit, cost),))[0]) for store in stores.values()]
+        compare(stores, answers, expected(model, now, model.fits(now, cost), cost, 0, answers[0]), "look", *where)
         kinds["look"] += 1
         kinds["clock back"] += now < model_clock(taken)
     return kinds
@@ -124,17 +130,16 @@ def walk(clock, stores, limit, seed, steps):
 
 async def walk_keys(clock, stores, limit, seed, steps, keys):
     """The same for many keys at the same instants, through asynchronous stores."""
-    chance, kinds = random.Random(f"{seed} {limit} {keys}"), Counter()
+    chance, kinds, space = random.Random(f"{seed} {limit} {keys}"), Counter(), f"{limit}"
     models, taken = [model_of(limit) for _ in range(keys)], [[] for _ in range(keys)]
     clock.move_to(chance.choice(STARTS))
     for step in range(steps):
         clock.move_to(next_instant(chance, limit, clock.micros))
-        now, calls, answers = clock.micros, [], []
+        now, calls, looks = clock.micros, [], []
         for key, model in enumerate(models):
-            kind, cost, at, answer, operation = chance.random(), next_cost(chance, limit), None, None, "check"
+            kind, cost, more, fits, operation = chance.random(), next_cost(chance, limit), (), None, "check"
             if kind < 0.8:
                 fits = model.decide(now, cost)
-                answer = expected(model, now, fits, cost, cost)
                 kinds["admitted" if fits else "refused"] += 1
                 if fits:
                     taken[key].append(now)
@@ -142,6 +147,7 @@ async def walk_keys(clock, stores, limit, seed, steps, keys):
                 operation = "refund"
                 cost, at = next_refund(chance, limit, now, taken[key])
                 model.refund(now, cost, at)
+                more = (at,)
             elif kind < 0.98:
                 operation, there = "take", min(cost, model.remaining(now))
                 if there:
@@ -149,19 +155,20 @@ async def walk_keys(clock, stores, limit, seed, steps, keys):
             else:
                 operation, models[key] = "reset", model_of(limit)
             kinds[operation] += operation != "check"
-            calls.append((operation, (Check(f"{limit}", f"{seed} {key}", limit, cost),), () if at is None else (at,)))
-            answers.append(answer)
-        looks = []
-        for key, model in enumerate(models):
-            cost = next_cost(chance, limit)
-            looks.append((Check(f"{limit}", f"{seed} {key}", limit, cost),))
-            answers.append(expected(model, now, model.fits(now, cost), cost, 0))
+            calls.append((operation, (Check(space, f"{seed} {key}", limit, cost),), more, fits))
+            looks.append((Check(space, f"{seed} {key}", limit, next_cost(chance, limit)),))
         kinds["look"] += keys
         for name, store in stores.items():
-            replies = await gather(*[getattr(store, operation)(plan, *at) for operation, plan, at in calls])
-            replies += await gather(*[store.peek(plan) for plan in looks])
-            for index, (reply, answer) in enumerate(zip(replies, answers, strict=True)):
-                assert answer is None or figures(reply[0]) == answer, (name, index, str(limit), seed, step)
+            replies = await gather(*[getattr(store, operation)(plan, *more) for operation, plan, more, _ in calls])
+            seen = await gather(*[store.peek(plan) for plan in looks])
+            for key, model in enumerate(models):
+                operation, (check,), _, fits = calls[key]
+                where = (name, key, str(limit), seed, step)
+                if operation == "check":
+                    answer = figures(replies[key][0])
+                    assert answer == expected(model, now, fits, check.cost, check.cost, answer), where
+                answer, cost = figures(seen[key][0]), looks[key][0].cost
+                assert answer == expected(model, now, model.fits(now, cost), cost, 0, answer), (*where, "look")
     return kinds
 
 

@@ -121,7 +121,9 @@ def test_walks_agree_step_by_step(seed):
     chance = random.Random(seed)
     for limit in walk_limits():
         for keys in (1, 4):
-            Pair(chance.choice([0.0, 1_000_000.0, 1_790_000_000.0])).walk(limit, chance, steps=80, keys=keys)
+            Pair(chance.choice([0.0, 1_000_000.0, 1_790_000_000.0])).walk(
+                limit, chance, steps=tier.steps(80, 30), keys=keys
+            )
 
 
 def test_walks_agree_at_the_extremes():
@@ -130,7 +132,7 @@ def test_walks_agree_at_the_extremes():
         if limit.algorithm == "sliding_log" and limit.count > 1000:
             continue  # its own test: tuples of a million instants are slow in Python
         for start in (0.0, 1_000_000.0, max(0, 2**52 - 80 * 3 * limit.micros) // 10**6):
-            Pair(start).walk(limit, chance, steps=80)
+            Pair(start).walk(limit, chance, steps=tier.steps(80, 30))
 
 
 def test_long_logs_agree():

@@ -45,16 +45,16 @@ def remote(request, any_server):
     store.close()
 
 
-@pytest.mark.parametrize("seed", range(tier.steps(8, 2)))
+@pytest.mark.parametrize("seed", range(tier.steps(8, 1)))
 def test_memory_answers_as_the_exact_model(local, seed):
     for limit in LIMITS:
-        walk(*local, limit, seed, tier.steps(150, 60))
+        walk(*local, limit, seed, tier.steps(150, 50))
 
 
 @pytest.mark.parametrize("seed", range(tier.steps(4, 1)))
 def test_a_server_answers_as_the_exact_model(remote, seed):
     for limit in LIMITS:
-        walk(*remote, limit, seed, tier.steps(150, 40))
+        walk(*remote, limit, seed, tier.steps(150, 20))
 
 
 class Rules:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ratekeeper import native
 from ratekeeper.stores.redis.reader import MOST_BYTES, MOST_DEPTH, MOST_LINE, PureReplyFrames, ReplyReader, exactly
 from ratekeeper.stores.redis.resp import LONGEST_ERROR, BrokenReply, ErrorReply
+from tests import tier
 
 FRAMES = [PureReplyFrames, *([native.core.ReplyFrames] if native.core is not None else [])]
 
@@ -66,7 +67,7 @@ def test_bounds_are_kept_at_the_first_byte_beyond(frames):
         b"*1048577\r\n",
         b"*1\r\n" * (MOST_DEPTH + 1),
         b"*2\r\n$%d\r\n" % MOST_BYTES,
-        b"*1048576\r\n" + b":1\r\n" * 1_048_576,
+        *[b"*1048576\r\n" + b":1\r\n" * 1_048_576] * (tier.FULL or frames is not PureReplyFrames),  # 0.5 s in Python
     ]:
         reader = frames()
         with pytest.raises(ValueError, match="no reply begins or goes on like that"):
