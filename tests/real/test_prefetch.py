@@ -109,11 +109,10 @@ def test_no_caller_waits_beyond_its_deadline(kind, network, limit):
             Load(
                 kind,
                 limit,
-                f"{proxy.url}?prefix=p{next(prefixes)}",
+                f"{proxy.url}?prefix=p{next(prefixes)}&first_deadline={DEADLINE * 1000:g}ms",  # the first contact too
                 workers,
                 prefetch="auto",
                 deadline=DEADLINE,
-                first_deadline=DEADLINE,  # of the first contact, too
             ) as load,
         ):
             time.sleep(SECONDS)
