@@ -125,7 +125,7 @@ def test_no_caller_waits_beyond_its_deadline(kind, network, limit):
     median, worst = took[len(took) // 2], took[-1]
     print(f"{kind} {network.__name__} {limit}: {len(took)} decisions, median {median * 1e3:.1f} ms, "
           f"worst {worst * 1e3:.1f} ms; a bare timer was up to {load.lag * 1e3:.1f} ms late")  # fmt: skip
-    assert worst <= DEADLINE + LATE + 2 * load.lag, (worst, load.lag)
+    assert worst <= DEADLINE + LATE + 3 * load.lag, (worst, load.lag)
     if limit == "100/second":
         admitted = sum(decision.allowed for _, _, decision in load.answers)
         assert admitted < len(load.answers)  # a refusal is a refusal
