@@ -14,7 +14,7 @@ class FaultyProxy:
     ``deaf`` swallows everything, as a network that drops packets does.  ``lose`` is how many more connections lose
     their next reply, and with it all that would follow, as TCP leaves no gaps; ``hangs_up`` closes them then.
     ``requests_late`` and ``replies_late`` are the seconds that each way takes, or up to which it takes if ``jitters``.
-    ``hold`` keeps replies back until ``release``, and ``count`` says how often a word was asked: so a test knows what is
+    ``hold`` keeps replies back until ``release``, and ``count`` says how often a word was asked: a test knows what is
     under way, however slow the machine is.
     """
 
