@@ -113,7 +113,9 @@ class Attack:
         kinds = [(self.idle, 0.5), (self.names, 0.05), (self.keys, 0.05), (self.long_keys, 0.1), (self.routes, 0.05),
                  (self.giant_bodies, 0.2), (self.pipelines, 0.1), (self.unread, 0.5), (self.other_protocols, 0.05),
                  (self.logs, 0.05)]  # fmt: skip
-        await asyncio.gather(*slow, *[self.repeat(kind, pause) for kind, pause in kinds])
+        attacks = asyncio.gather(*slow, *[self.repeat(kind, pause) for kind, pause in kinds])
+        with contextlib.suppress(TimeoutError):  # of an attack that goes on for longer
+            await asyncio.wait_for(attacks, self.until - time.monotonic())
         print(json.dumps(self.done))
 
 

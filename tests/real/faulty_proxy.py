@@ -14,6 +14,8 @@ class FaultyProxy:
     ``deaf`` swallows everything, as a network that drops packets does.  ``lose`` is how many more connections lose
     their next reply, and with it all that would follow, as TCP leaves no gaps; ``hangs_up`` closes them then.
     ``requests_late`` and ``replies_late`` are the seconds that each way takes, or up to which it takes if ``jitters``.
+    ``hold`` keeps replies back until ``release``, and ``count`` says how often a word was asked: a test knows what is
+    under way, however slow the machine is.
     """
 
     def __init__(self, port):
@@ -25,6 +27,9 @@ class FaultyProxy:
         self.requests_late = 0.0
         self.replies_late = 0.0
         self.jitters = False
+        self.asked = []  # the parts of all requests, as they came
+        self.may_reply = threading.Event()
+        self.release()
         self.sockets = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -33,6 +38,22 @@ class FaultyProxy:
     @property
     def url(self):
         return f"redis://127.0.0.1:{self.port}"
+
+    def hold(self):
+        self.may_reply.clear()
+
+    def release(self):
+        self.may_reply.set()
+
+    def count(self, word=b"EVALSHA"):
+        return b"".join(self.asked).count(word)
+
+    def await_count(self, many, word=b"EVALSHA", seconds=60):
+        """Wait until ``word`` was asked so often."""
+        until = time.monotonic() + seconds
+        while self.count(word) < many:
+            assert time.monotonic() < until, f"{self.count(word)} of {many}"
+            time.sleep(0.005)
 
     def accept(self):
         with contextlib.suppress(OSError):
@@ -49,6 +70,10 @@ class FaultyProxy:
         threading.Thread(target=self.arrive, args=(under_way, target), daemon=True).start()
         with contextlib.suppress(OSError):
             while part := source.recv(65536):
+                if is_reply:
+                    self.may_reply.wait()
+                else:
+                    self.asked.append(part)
                 if is_reply and self.lose and not cut:
                     cut = True
                     self.lose -= 1
@@ -76,6 +101,7 @@ class FaultyProxy:
                 target.sendall(part)
 
     def close(self):
+        self.release()
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()

@@ -5,11 +5,12 @@ import multiprocessing
 import random
 import time
 
-from ratekeeper import Limit
+from ratekeeper import Limit, StoreUnavailable
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.check import Check
 from ratekeeper.limit import parse_limits
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
+from ratekeeper.stores.shared import SharedStore
 
 PROCESSES = 4
 TASKS = 64
@@ -63,12 +64,15 @@ def admit(number, url, prefix, count, calls):
     return asyncio.run(main())
 
 
-def record(number, url, prefix, texts, seconds):
-    """What each call of this process asked and was told: (limit, began, ended, cost, allowed, remaining, at)."""
+def record(number, url, prefix, texts, seconds, pause=0.01):
+    """What each call of this process asked and was told: (limit, began, ended, cost, allowed, remaining, at).
+
+    Calls without an answer of the store are left out.
+    """
     chance = random.Random(number)
 
     async def main():
-        store = open_store(url, prefix)
+        store = SharedStore(url.partition("//")[2].partition("?")[0]) if url[:3] == "shm" else open_store(url, prefix)
         limits = [Limit.parse(text) for text in texts]
         until = time.monotonic() + seconds
         history = []
@@ -78,13 +82,20 @@ def record(number, url, prefix, texts, seconds):
                 index = chance.randrange(len(limits))
                 cost = chance.choice([1, 1, 1, 2, 5])
                 began = time.monotonic_ns()
-                (answer,) = await store.check((Check("history", "k", limits[index], cost),))
+                try:
+                    answer = store.check((Check("history", prefix, limits[index], cost),))
+                    (answer,) = answer if answer.__class__ is tuple else await answer
+                except StoreUnavailable:
+                    await asyncio.sleep(0.001)
+                    continue
                 ended = time.monotonic_ns()
                 history.append((index, began, ended, cost, answer.allowed, answer.remaining, answer.at))
-                await asyncio.sleep(chance.random() / 100)
+                await asyncio.sleep(chance.random() * pause)
 
         await asyncio.gather(*[task() for _ in range(16)])
-        await store.close()
+        closing = store.close()
+        if closing is not None:
+            await closing
         return history
 
     return asyncio.run(main())

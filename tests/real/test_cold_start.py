@@ -5,19 +5,22 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import threading
 import time
 
 import pytest
 
 from ratekeeper import AsyncLimiter, Limiter
 from ratekeeper.stores.redis.store import RedisStore
-from tests import tier
 from tests.real.faulty_proxy import FaultyProxy
-from tests.servers import Server
+from tests.real.load import Lag
+from tests.servers import Cluster, Sentinel, Server
 
-pytestmark = [pytest.mark.real, tier.TIMED]
+pytestmark = pytest.mark.real
 SHORT = bool(os.environ.get("RATEKEEPER_REAL_SHORT"))
-ROUNDS = 4 if SHORT else 12
+ROUNDS = 2 if SHORT else 12
+# A decision on a warm connection must be made in time on the busiest machine, or nothing is said about cold ones.
+DEADLINE = "2s" if SHORT else "50ms"
 NODES = 4
 LIMIT = 150
 prefixes = itertools.count()
@@ -61,46 +64,61 @@ def start(kind, url, results):
     results.put((sum(map(bool, answers)), sum(bool(answer.reason) for answer in answers)))
 
 
+@pytest.fixture(scope="module", params=["single", "sentinel", "cluster"])
+def store_url(request):
+    """Of a server alone, of one that a sentinel names, of a cluster."""
+    servers = [Cluster() if request.param == "cluster" else Server()]
+    if request.param == "sentinel":
+        servers.append(Sentinel(servers[0]))
+    yield servers[-1].url
+    for each in servers:
+        each.close()
+
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_processes_that_start_together_keep_the_limit(kind):
+def test_processes_that_start_together_keep_the_limit(kind, store_url):
     """Four processes on a busy machine admitted 300 to 376 of 150 a day: each was still connecting at its deadline."""
     context = multiprocessing.get_context("fork")
-    server = Server()
     fallbacks = []
-    try:
-        with busy_machine(2):
-            for _ in range(ROUNDS):
-                url, results = f"{server.url}?prefix=cold{next(prefixes)}", context.SimpleQueue()
-                nodes = [context.Process(target=start, args=(kind, url, results)) for _ in range(NODES)]
-                for node in nodes:
-                    node.start()
-                counts = [results.get() for _ in nodes]
-                for node in nodes:
-                    node.join()
-                admitted, fell_back = sum(count for count, _ in counts), sum(local for _, local in counts)
-                # limit + nodes x share x limit is the bound; without a decision by the fallback it is the limit itself.
-                assert admitted <= LIMIT + NODES * LIMIT // 2
-                if not fell_back:
-                    assert admitted == LIMIT
-                fallbacks.append(fell_back)
-    finally:
-        server.close()
+    with busy_machine(2):
+        for _ in range(ROUNDS):
+            url = f"{store_url}?prefix=cold{next(prefixes)}&deadline={DEADLINE}&first_deadline=30"
+            results = context.SimpleQueue()
+            nodes = [context.Process(target=start, args=(kind, url, results)) for _ in range(NODES)]
+            for node in nodes:
+                node.start()
+            counts = [results.get() for _ in nodes]
+            for node in nodes:
+                node.join()
+            admitted, fell_back = sum(count for count, _ in counts), sum(local for _, local in counts)
+            # limit + nodes x share x limit is the bound; without a decision by the fallback it is the limit itself.
+            assert admitted <= LIMIT + NODES * LIMIT // 2
+            if not fell_back:
+                assert admitted == LIMIT
+            fallbacks.append(fell_back)
     assert 0 in fallbacks, fallbacks  # a machine may be too busy for a deadline of 50 ms, but not each time
 
 
 def test_a_first_decision_waits_for_the_connection(caplog):
-    """Replies that are 40 ms late: connecting takes 120 ms, and the deadline of 50 ms decided nothing at the store."""
+    """Replies that were 40 ms late: connecting took 120 ms, and the deadline of 50 ms decided nothing at the store."""
     server = Server()
     proxy = FaultyProxy(server.port)
-    proxy.requests_late, proxy.replies_late = 0.02, 0.02
+    url = f"{proxy.url}?deadline=500ms&first_deadline=30"
+
+    def hold():
+        proxy.hold()
+        threading.Timer(0.8, proxy.release).start()  # longer than the deadline
+
     try:
-        limiter = Limiter("10/day", store=proxy.url, deadline=0.2)
-        assert [limiter.check("k").reason for _ in range(3)] == [""] * 3
+        hold()
+        limiter = Limiter("10/day", store=url)
+        assert limiter.check("k").reason == ""
         limiter.close()
 
         async def main():
-            limiter = AsyncLimiter("10/day", store=proxy.url, deadline=0.2)
-            assert [(await limiter.check("k")).reason for _ in range(3)] == [""] * 3
+            hold()
+            limiter = AsyncLimiter("10/day", store=url)
+            assert (await limiter.check("k")).reason == ""
             await limiter.close()
 
         asyncio.run(main())
@@ -115,7 +133,7 @@ def test_a_server_that_never_answers_costs_the_first_deadline_once(kind):
     server = Server()
     proxy = FaultyProxy(server.port)
     proxy.deaf = True
-    url = f"{proxy.url}?first_deadline=300ms"
+    url = f"{proxy.url}?first_deadline=1"
     took = []
 
     def timed(check):
@@ -123,11 +141,13 @@ def test_a_server_that_never_answers_costs_the_first_deadline_once(kind):
         check()
         took.append(time.monotonic() - began)
 
+    lag = Lag()
+    lag.__enter__()
     try:
         began = time.monotonic()
         if kind == "sync":
             limiter = Limiter("10/day", store=url)
-            assert time.monotonic() - began < 0.25  # construction waits for nothing
+            assert time.monotonic() - began < 0.9  # construction waits for nothing
             for _ in range(50):
                 timed(lambda: limiter.check("k"))
             limiter.close()
@@ -143,10 +163,11 @@ def test_a_server_that_never_answers_costs_the_first_deadline_once(kind):
 
             asyncio.run(main())
     finally:
+        lag.__exit__()
         proxy.close()
         server.close()
-    assert sum(seconds > 0.2 for seconds in took) <= 1
-    assert max(took) < 0.3 + 0.3
+    assert sum(seconds > 0.9 for seconds in took) <= 1
+    assert max(took) < 2 + 2 * lag.worst
 
 
 def test_a_forked_worker_is_connected_before_its_first_request():
@@ -161,7 +182,7 @@ def test_a_forked_worker_is_connected_before_its_first_request():
             if not child:
                 code = 1
                 try:
-                    until = time.monotonic() + 5
+                    until = time.monotonic() + 60
                     while limiter.store.server.connection is None and time.monotonic() < until:
                         time.sleep(0.005)
                     code = 0 if limiter.store.server.connection and not limiter.check("k").reason else 2
@@ -194,7 +215,7 @@ def test_an_outage_costs_its_share_once(nodes):
         assert local == limit * nodes
         assert admitted == nodes * int(limit * share)
         server.start()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while any(limiter.peek("other").reason for limiter in limiters):
             assert time.monotonic() < until
             time.sleep(0.01)

@@ -14,16 +14,18 @@ import pytest
 
 from ratekeeper import AsyncLimiter, Limiter
 from ratekeeper.stores.redis.aio_store import AsyncRedisStore
-from tests import tier
 from tests.real.faulty_proxy import FaultyProxy
 from tests.real.load import Load
 from tests.servers import Server
 
-pytestmark = [pytest.mark.real, tier.TIMED]
+pytestmark = pytest.mark.real
 SHORT = bool(os.environ.get("RATEKEEPER_REAL_SHORT"))
 SECONDS = 1.5 if SHORT else 6.0
 RUNS = 6 if SHORT else 100
-DEADLINE = 0.1
+DEADLINE = 0.5 if SHORT else 0.1
+# How late an answer may be, beside what a bare timer was late on the same machine: callers that queue for each other
+# wait for many deadlines, so the short form, which runs on machines that do other things, can be generous.
+LATE = DEADLINE if SHORT else 0.010
 prefixes = itertools.count()
 
 
@@ -90,10 +92,10 @@ def stopping(server, proxy):
     thread.join()
 
 
-NETWORKS = [quiet, late_replies, long_way, too_late, deaf, lossy, stopping]
+NETWORKS = [late_replies, deaf] if SHORT else [quiet, late_replies, long_way, too_late, deaf, lossy, stopping]
 
 
-@pytest.mark.parametrize("limit", ["100/second", "100000/second"])
+@pytest.mark.parametrize("limit", ["100/second"] if SHORT else ["100/second", "100000/second"])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_no_caller_waits_beyond_its_deadline(kind, network, limit):
@@ -105,7 +107,12 @@ def test_no_caller_waits_beyond_its_deadline(kind, network, limit):
         with (
             network(server, proxy),
             Load(
-                kind, limit, f"{proxy.url}?prefix=p{next(prefixes)}", workers, prefetch="auto", deadline=DEADLINE
+                kind,
+                limit,
+                f"{proxy.url}?prefix=p{next(prefixes)}&first_deadline={DEADLINE * 1000:g}ms",  # the first contact too
+                workers,
+                prefetch="auto",
+                deadline=DEADLINE,
             ) as load,
         ):
             time.sleep(SECONDS)
@@ -114,8 +121,11 @@ def test_no_caller_waits_beyond_its_deadline(kind, network, limit):
         server.close()
     assert not load.errors
     # A caller's own process may be kept waiting by the machine: that is measured beside it.
-    worst = max(took for _, took, _ in load.answers)
-    assert worst <= DEADLINE + 0.010 + 2 * load.lag, (worst, load.lag)
+    took = sorted(took for _, took, _ in load.answers)
+    median, worst = took[len(took) // 2], took[-1]
+    print(f"{kind} {network.__name__} {limit}: {len(took)} decisions, median {median * 1e3:.1f} ms, "
+          f"worst {worst * 1e3:.1f} ms; a bare timer was up to {load.lag * 1e3:.1f} ms late")  # fmt: skip
+    assert worst <= DEADLINE + LATE + 3 * load.lag, (worst, load.lag)
     if limit == "100/second":
         admitted = sum(decision.allowed for _, _, decision in load.answers)
         assert admitted < len(load.answers)  # a refusal is a refusal

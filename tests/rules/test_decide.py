@@ -174,3 +174,28 @@ def test_scopes_are_counted_apart_and_hold_together():
     assert count(policy, 10, path="/a") == 2
     assert count(policy, 10, path="/b") == 3  # the eight refusals of the fleet gave back what the instance had taken
     assert asyncio.run(policy.acheck(Request(peer=HERE, path="/a"))).allowed is False
+
+
+def test_what_functions_said_is_given_back_without_asking_them_again():
+    """A function that answers differently the second time made another key get back another cost."""
+    turns = iter(range(1, 100))
+    keys = iter("abcdef")
+    policy, _ = make(
+        {"limit": "10/minute", "by": lambda request: next(keys), "cost": lambda request: next(turns)},
+        {"limit": "10/minute", "by": lambda request: next(keys)},
+    )
+    verdict = policy.check(Request(peer=HERE))
+    assert (next(turns), next(keys)) == (2, "c")
+    assert [decision.remaining for decision in verdict.decisions] == [9, 9]
+    policy.give_back(verdict)
+    assert (next(turns), next(keys)) == (3, "d")
+    states = [policy.store.peek((check,))[0].remaining for _, check in verdict.notes.taken]
+    assert states == [10, 10]
+
+
+def test_a_request_that_counts_several_times_gives_all_of_it_back():
+    policy, _ = make({"limit": "10/minute"})
+    verdict = policy.selection_for_hits(Request(peer=HERE), 4).check(Request(peer=HERE))
+    assert verdict.remaining == 6
+    policy.give_back(verdict)
+    assert policy.check(Request(peer=HERE)).remaining == 9

@@ -70,13 +70,23 @@ def hold(plan: Plan, renewer: LeaseRenewer | None, *, keep: bool = True) -> Flow
     return decisions
 
 
-def end(lease: LeaseCheck, decision: Decision, renewer: LeaseRenewer | None, kept: int = 0) -> Flow[Decision]:
-    """Give back all places of a lease but ``kept``; if the store is away, the renewer does it later."""
+def end(
+    lease: LeaseCheck,
+    decision: Decision,
+    renewer: LeaseRenewer | None,
+    kept: int = 0,
+    *,
+    is_kept_elsewhere: bool = False,
+) -> Flow[Decision]:
+    """Give back all places of a lease but ``kept``; if the store is away, the renewer does it later.
+
+    A lease that ``is_kept_elsewhere`` is renewed by its holder, on any worker: a renewal may always be under way.
+    """
     if decision.reason:
         (answer,) = yield Ask("fall_back", "end_leases", None, (lease.having(kept, 0),))
         return answer
-    is_unsure = renewer is not None and renewer.drop(lease)
-    if renewer is not None and kept and lease.lasts:
+    is_unsure = (renewer is not None and renewer.drop(lease)) or is_kept_elsewhere
+    if renewer is not None and kept and lease.lasts and not is_kept_elsewhere:
         renewer.keep(lease.having(kept, lease.lasts))
     try:
         (answer,) = yield Ask("end_leases", (lease.having(kept, lease.lasts if is_unsure and not kept else 0),))

@@ -17,7 +17,7 @@ from ratekeeper.http.headers import EXPOSED, JSON, NO_STORE, binding, field_text
 if TYPE_CHECKING:
     from typing import Any
 
-    from ratekeeper.check import LeaseCheck
+    from ratekeeper.check import Check
     from ratekeeper.decision import Decision
     from ratekeeper.http.headers import Field, LimitLabel, TextField
     from ratekeeper.identity.request import Request
@@ -47,9 +47,9 @@ MEDIA = {
 
 
 class VerdictNotes:
-    """Details that only some verdicts carry: grace, shadow results, leases, why a request was blocked."""
+    """Details that only some verdicts carry: grace, shadow results, what was taken, why a request was blocked."""
 
-    __slots__ = ("blocked_for", "graced", "leases", "refuser", "shadow", "unenforced")
+    __slots__ = ("blocked_for", "graced", "refuser", "shadow", "taken", "unenforced")
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class VerdictNotes:
         graced: tuple[str, ...] = (),
         shadow: tuple[str, ...] = (),
         unenforced: tuple[tuple[TierLimit, Decision], ...] = (),
-        leases: tuple[tuple[TierLimit, LeaseCheck], ...] = (),
+        taken: tuple[tuple[TierLimit, Check], ...] = (),
         refuser: Rule | None = None,
         blocked_for: float = 0.0,
     ) -> None:
         self.graced = graced  # rules that would have refused the request, but had grace left
         self.shadow = shadow  # rules that would have refused the request if they were enforced
         self.unenforced = unenforced  # the decision of each rule that is not enforced
-        self.leases = leases  # the rule's limit and the lease of each concurrency limit that was taken
+        self.taken = taken  # the check of each rule, if it cannot be made again from the request: leases, functions
         self.refuser = refuser  # the rule that refused the request without a limit's decision
         self.blocked_for = blocked_for  # seconds
 

@@ -91,10 +91,12 @@ class RuleCounter:
     def is_unconditional(self) -> bool:
         """Whether each request that matches pays a fixed cost, and the limit alone decides.
 
-        Then the checks of a request are known in advance, except for their keys.
+        Then the checks of a request are known in advance, except for their keys, which can be made again to give back.
+        A function of the application may answer differently the second time.
         """
         rule = self.rule
         depends_on_request = bool(self.exempt) or rule.allow_from is not None or not self.constant or not self.entries
+        depends_on_request |= any(callable(source) for source in rule.by)
         if depends_on_request or self.is_shadow:
             return not depends_on_request
         has_consequences = (

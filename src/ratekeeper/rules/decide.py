@@ -162,7 +162,7 @@ class CompiledRules:
             graced=graced,
             shadow=tuple([pending.counter.name for pending in shadow if not pending.decision.allowed]),
             unenforced=tuple([(pending.entry, pending.decision) for pending in shadow]),
-            leases=tuple([(pending.entry, pending.check) for pending in enforced if pending.check.lease]),  # type: ignore[misc]
+            taken=tuple([(pending.entry, pending.check) for pending in enforced]),
         )
         return self.verdict(request, "", enforced, notes)
 
@@ -275,15 +275,15 @@ class CompiledRules:
 
     def renew(self, verdict: HttpVerdict) -> Flow[None]:
         """Let the leases of an admitted request begin anew; the verdict then has the new ones."""
-        answers, leases = dict(verdict.answers), dict(verdict.notes.leases)
+        answers, taken = dict(verdict.answers), dict(verdict.notes.taken)
         for pending in self.leases_of(verdict):
             store = pending.counter.store
             renewal = settle.renew(pending.check, pending.decision, renewer_of(store))  # type: ignore[arg-type]
             lease, decision = run(renewal, store) if pending.counter.is_local else (yield from renewal)
             answers[pending.entry] = decision
-            leases[pending.entry] = lease
+            taken[pending.entry] = lease
         verdict.answers = tuple(answers.items())
-        verdict.notes.leases = tuple(leases.items())
+        verdict.notes.taken = tuple(taken.items())
 
     def keep_leases(self, verdict: HttpVerdict) -> bool:
         """Renew the leases of an admitted request for as long as they are held; whether something else must do that."""
@@ -303,14 +303,17 @@ class CompiledRules:
     def taken(self, verdict: HttpVerdict) -> list[PendingCheck]:
         """What an admitted request took; rules that had grace took nothing."""
         taken = []
-        leases = dict(verdict.notes.leases)
+        checks = dict(verdict.notes.taken)
         for entry, decision in verdict.answers:
             if verdict.allowed and decision.allowed:
                 counter = entry.counter  # of the rules as they were then: there may be new ones by now
-                caller = Caller(counter.identity, verdict.request)
-                pending = counter.pending(entry, caller, cost_of(counter.rule, verdict.request))
+                check = checks.get(entry)
+                if check is None:
+                    caller = Caller(counter.identity, verdict.request)
+                    pending = counter.pending(entry, caller, counter.constant)
+                else:
+                    pending = PendingCheck(counter, entry, check)
                 pending.decision = decision
-                pending.check = leases.get(entry, pending.check)
                 taken.append(pending)
         return taken
 

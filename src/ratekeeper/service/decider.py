@@ -17,7 +17,7 @@ from ratekeeper.decision import Decision
 from ratekeeper.errors import InvalidInput, StoreUnavailable
 from ratekeeper.flow import settle
 from ratekeeper.flow.drive import adrive
-from ratekeeper.flow.lease_renewal import renewer_of
+from ratekeeper.flow.lease_renewal import BEATS, HEARTBEAT, renewer_of
 from ratekeeper.http.verdict import NO_NOTES, HttpVerdict
 from ratekeeper.keys import encode
 from ratekeeper.limit import LimitSet, parse_limits
@@ -131,7 +131,7 @@ class Decider:
         return decisions
 
     def hold(self, lease: LeaseCheck) -> Any:
-        """The store's answer to a lease, or something to await.  The caller gives it back, or it lasts its period."""
+        """The store's answer to a lease, or something to await.  The caller renews it and gives it back, or it ends."""
         if self.overrides.is_killed or self.policy.compiled.answers_at_once:
             return self.ask("check", (lease,))
         return self.hold_later(lease)
@@ -151,7 +151,8 @@ class Decider:
         if policy.compiled.answers_at_once:
             return policy.store.end_leases((ended,))
         policy.async_store.fall_back("end_leases", None, (ended,))  # type: ignore[attr-defined]
-        flow = settle.end(lease, GIVEN, renewer_of(policy.async_store), kept)
+        noted = lease.having(lease.cost, min(lease.lasts, BEATS * HEARTBEAT))  # no request is under way for longer
+        flow = settle.end(noted, GIVEN, renewer_of(policy.async_store), kept, is_kept_elsewhere=True)
         return (await adrive(flow, policy.async_store, policy.clock, NO_QUEUE),)
 
     def note_fallback(self, decision: Decision) -> None:

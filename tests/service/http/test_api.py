@@ -3,8 +3,10 @@
 import pytest
 import redis
 
+from ratekeeper import StoreUnavailable
 from ratekeeper.service.options import Bounds
 from ratekeeper.stores import SCHEMES
+from ratekeeper.testing import FakeClock, frozen
 from tests.service.running import ANY, running
 
 
@@ -68,6 +70,88 @@ def test_what_is_reserved_is_settled_once_for_what_was_used(service):
     assert service.post("/v1/settle", {"reservation": more, "actual": 4})[2]["remaining"] == 3
     forged = service.post("/v1/settle", {"reservation": more[:-4] + "AAAA", "actual": 0})
     assert forged[0] == 400
+
+
+LEASE = {"key": "l", "limit": "1 concurrent for 10 minutes"}
+
+
+@pytest.mark.parametrize("scheme", ["memory", "shm", "redis"])
+def test_a_lease_is_renewed_until_it_is_settled(scheme, tmp_path, request):
+    """A caller could only reserve for the limit's whole time, which a caller that died kept its place for."""
+    if scheme not in SCHEMES:
+        pytest.skip(f"no {scheme} here")
+    urls = {"memory": "memory://", "shm": f"shm://{tmp_path}/leases"}
+    url = urls.get(scheme) or f"{request.getfixturevalue('redis_server').url}/4?deadline=10"
+    with running(store=url) as service:
+        service.post("/v1/reset", LEASE)
+        first = service.post("/v1/reserve", {**LEASE, "lasts": 15})[2]
+        assert first["allowed"]
+        assert 0 < service.post("/v1/peek", LEASE)[2]["reset_after"] <= 15
+        assert "reservation" not in service.post("/v1/reserve", LEASE)[2]
+        second = service.post("/v1/renew", {"reservation": first["reservation"]})[2]
+        assert second["allowed"]
+        assert second["remaining"] == 0
+        third = service.post("/v1/renew", {"reservation": first["reservation"]})[2]  # all of them are valid
+        assert service.post("/v1/settle", {"reservation": second["reservation"], "actual": 0})[2]["remaining"] == 1
+        for each in (first, second, third):
+            assert service.post("/v1/settle", {"reservation": each["reservation"], "actual": 0})[0] == 409
+            status, _, body = service.post("/v1/renew", {"reservation": each["reservation"]})
+            assert status == 409
+            assert body["detail"] == "reservation: expected to be renewed before it is settled, but it was settled."
+        assert service.post("/v1/peek", LEASE)[2]["remaining"] == 1  # a renewal that came late takes nothing
+
+
+def test_a_lease_that_nobody_renews_ends_and_others_have_its_place():
+    clock = FakeClock()
+    with frozen(clock), running() as service:
+        died = service.post("/v1/reserve", {**LEASE, "lasts": 15})[2]["reservation"]
+        clock.advance(10)
+        renewed = service.post("/v1/renew", {"reservation": died})[2]
+        clock.advance(14)
+        assert service.post("/v1/peek", LEASE)[2]["remaining"] == 0
+        clock.advance(1)
+        taken = service.post("/v1/reserve", LEASE)[2]
+        assert taken["allowed"]
+        late = service.post("/v1/renew?deny_status=429", {"reservation": renewed["reservation"]})
+        assert (late[0], late[2]["allowed"]) == (429, False)
+        assert "reservation" not in late[2]
+        clock.advance(599)
+        assert service.post("/v1/peek", LEASE)[2]["remaining"] == 0  # without "lasts": the limit's time
+
+
+def test_a_renewal_says_what_is_wrong(service):
+    rate = service.post("/v1/reserve", {"key": "rate", "limit": "10/hour"})[2]["reservation"]
+    for path, body, detail in [
+        ("renew", {"reservation": rate}, "reservation: expected a lease of a concurrency limit, got one of 10/hour."),
+        ("renew", {"reservation": "x"}, "reservation: expected one that this service gave out, got something else."),
+        ("renew", {"token": rate}, "'token': expected one of reservation."),
+        ("reserve", {**LEASE, "lasts": 601}, "lasts: expected seconds from 1 to 600, the limit's time, got 601."),
+        ("reserve", {**LEASE, "lasts": True}, "lasts: expected seconds from 1 to 600, the limit's time, got True."),
+        ("reserve", {**LEASE, "lasts": 0.5}, "lasts: expected seconds from 1 to 600, the limit's time, got 0.5."),
+        (
+            "reserve",
+            {"key": "rate", "limit": "10/hour", "lasts": 5},
+            "lasts: expected a concurrency limit, because only leases end. Leave it out.",
+        ),
+    ]:
+        status, _, answer = service.post(f"/v1/{path}", body)
+        assert (status, answer["detail"]) == (400, detail)
+
+
+def test_a_renewal_that_the_store_cannot_answer_is_tried_again(redis_server):
+    with running(store=f"{redis_server.url}/4?deadline=10&on_store_error=deny") as service:
+        service.post("/v1/reset", LEASE)
+        token = service.post("/v1/reserve", {**LEASE, "lasts": 600})[2]["reservation"]
+        store = service.worker.decider.policy.async_store
+
+        async def away(plan):
+            raise StoreUnavailable("redis", "is away", charged=None)
+
+        store.check = away
+        assert service.post("/v1/renew", {"reservation": token})[0] == 503
+        del store.check
+        assert service.post("/v1/renew", {"reservation": token})[2]["allowed"]  # it was not withdrawn
+        assert service.post("/v1/settle", {"reservation": token, "actual": 0})[2]["remaining"] == 1
 
 
 def test_refund_and_reset_give_back(service):

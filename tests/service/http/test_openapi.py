@@ -41,6 +41,8 @@ CALLS = [
     ("POST", "/v1/peek", KEY, {}),
     ("POST", "/v1/peek", {"checks": [KEY]}, {}),
     ("POST", "/v1/reserve", {"key": "r", "limit": "5/hour", "cost": 3}, {}),
+    ("POST", "/v1/reserve", {"key": "r", "limit": "5 concurrent", "lasts": 15}, {}),
+    ("POST", "/v1/renew", {"reservation": "made up"}, {}),
     ("POST", "/v1/settle", {"reservation": "made up", "actual": 1}, {}),
     ("POST", "/v1/refund", KEY, {}),
     ("POST", "/v1/reset", KEY, {}),

@@ -3,7 +3,7 @@
 import pytest
 
 from ratekeeper import AlreadySettled, InvalidInput
-from ratekeeper.check import Check
+from ratekeeper.check import Check, LeaseCheck
 from ratekeeper.limit import parse_limits
 from ratekeeper.service.http import reservation_token
 from ratekeeper.service.http.reservation_token import OPEN_FOR, Seal, difference
@@ -32,6 +32,22 @@ def test_a_reservation_stays_open_for_an_hour(monkeypatch):
     monkeypatch.setattr(reservation_token, "time", lambda: now + OPEN_FOR + 2)
     with pytest.raises(AlreadySettled, match=f"expected to be settled within {OPEN_FOR} s"):
         Seal(b"secret").open(token)
+
+
+def test_a_renewed_reservation_is_open_for_another_hour_and_settled_with_the_first(monkeypatch):
+    seal = Seal(b"secret")
+    lease = LeaseCheck("jobs", "ann", parse_limits("5 concurrent"), 2, None, 2**64 - 1, 15_000_000)
+    first = seal.close(lease, 77)
+    now = reservation_token.time()
+    monkeypatch.setattr(reservation_token, "time", lambda: now + OPEN_FOR - 1)
+    check, at, once = seal.open(first)
+    renewed = seal.close(check, at, once.key)
+    monkeypatch.setattr(reservation_token, "time", lambda: now + 2 * OPEN_FOR - 3)
+    again, at, once_again = seal.open(renewed)
+    assert (again.lease, again.lasts, again.cost, at) == (lease.lease, lease.lasts, 2, 77)
+    assert once_again.key == once.key
+    with pytest.raises(AlreadySettled):
+        seal.open(first)
 
 
 @pytest.mark.parametrize(("actual", "expected"), [(1, ("refund", 2)), (3, None), (7, ("take", 4))])

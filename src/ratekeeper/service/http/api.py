@@ -17,6 +17,7 @@ from ratekeeper.service.http.reservation_token import difference
 from ratekeeper.service.http.response import as_json, problem, response
 from ratekeeper.service.http.server import FAILED
 from ratekeeper.service.table_budget import NoRoom
+from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     AnyResponse = bytes | PendingResponse
 
 CHECK_FIELDS = frozenset({"key", "limit", "rule", "name", "cost"})
+RESERVE_FIELDS = CHECK_FIELDS | {"lasts"}
 DESCRIBED_FIELDS = frozenset({"request", "headers"})
 MOST_CHECKS = 100
 REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -48,6 +50,7 @@ class Api:
             "/v1/check": self.check,
             "/v1/peek": self.peek,
             "/v1/reserve": self.reserve,
+            "/v1/renew": self.renew,
             "/v1/settle": self.settle,
             "/v1/refund": self.refund,
             "/v1/reset": self.reset,
@@ -175,9 +178,11 @@ class Api:
 
     def reserve(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Take a cost now, to be settled later for what was really used."""
-        check = self.check_of(body)
+        check = self.check_of(body, RESERVE_FIELDS)
         if check.limit.is_leased:
-            check = LeaseCheck(check.space, check.key, check.limit, check.cost, None, new_id(), 0)
+            check = lease_of(check, body.get("lasts"))
+        elif "lasts" in body:
+            raise InvalidInput("lasts: expected a concurrency limit, because only leases end. Leave it out.")
 
         def respond(decisions: tuple[Decision, ...]) -> bytes:
             (decision,) = decisions
@@ -189,8 +194,32 @@ class Api:
 
         if isinstance(check, LeaseCheck):
             outcome = self.decider.hold(check)
-            return PendingResponse(resolved(outcome), respond, error_response)
+            return PendingResponse(resolved(outcome), respond, self.error_response)
         return self.ask("check", (check,), respond)
+
+    def renew(self, call: Call, body: dict[str, Any]) -> AnyResponse:
+        """Hold a lease from now on for as long as it lasts; refused if it had ended and others have its place."""
+        expect_fields(body, frozenset({"reservation"}))
+        check, at, once = self.seal.open(body.get("reservation"))
+        if not isinstance(check, LeaseCheck):
+            raise InvalidInput(f"reservation: expected a lease of a concurrency limit, got one of {check.limit}.")
+
+        async def run() -> bytes:
+            # A renewal without an answer withdraws nothing: the holder still works, and renews again.
+            (decision,) = await resolved(self.decider.ask("check", (check,)))
+            if decision.reason and not decision.allowed:
+                raise StoreUnavailable("the store", "does not answer, so nobody knows whether the lease was renewed")
+            # After the renewal: a settlement that another worker makes meanwhile is seen here, or ends the lease later.
+            (unsettled,) = await resolved(self.decider.ask("peek", (once,)))
+            if not unsettled.allowed and not unsettled.reason:
+                await self.decider.end(check, 0)
+                raise AlreadySettled("reservation: expected to be renewed before it is settled, but it was settled.")
+            fields = decision_json(decision)
+            if decision.allowed:
+                fields["reservation"] = self.seal.close(check, at, str(once.key))
+            return json_response(call, fields)
+
+        return PendingResponse(run(), bytes, self.error_response)
 
     def settle(self, call: Call, body: dict[str, Any]) -> AnyResponse:
         """Give back what was not used, or charge the excess, but never below zero."""
@@ -227,8 +256,8 @@ class Api:
     def named(self, body: dict[str, Any]) -> NamedLimit:
         return self.limits.find(body.get("rule"), body.get("limit"), body.get("name"))
 
-    def check_of(self, body: dict[str, Any]) -> Check:
-        expect_fields(body, CHECK_FIELDS)
+    def check_of(self, body: dict[str, Any], fields: frozenset[str] = CHECK_FIELDS) -> Check:
+        expect_fields(body, fields)
         if "key" not in body:
             raise InvalidInput("check: expected 'key': text, or a list of text and whole numbers.")
         key = body["key"]
@@ -259,6 +288,18 @@ class Api:
 def one_response(call: Call, decision: Decision) -> bytes:
     limit, remaining, delay = decision.limit, decision.remaining, decision.delay
     return check_response(call.query, decision, limit, remaining, delay, decision.reason)
+
+
+def lease_of(check: Check, lasts: Any) -> LeaseCheck:
+    """A lease of its own for a check; it ends after ``lasts`` seconds without a renewal."""
+    micros: int = check.limit.micros  # type: ignore[union-attr]
+    if lasts is not None:
+        is_number = isinstance(lasts, (int, float)) and not isinstance(lasts, bool)
+        if not is_number or not 1 <= lasts <= micros / SECOND:
+            longest = f"{micros / SECOND:g}"
+            raise InvalidInput(f"lasts: expected seconds from 1 to {longest}, the limit's time, got {shown(lasts)}.")
+        micros = round(lasts * SECOND)
+    return LeaseCheck(check.space, check.key, check.limit, check.cost, None, new_id(), micros)
 
 
 def key_of(key: Any) -> Any:

@@ -27,12 +27,16 @@ class Seal:
     def __init__(self, secret: bytes) -> None:
         self.key = blake2b(secret, digest_size=32, person=b"reservation").digest()
 
-    def close(self, check: Check, at: int) -> str:
-        """The signed record of what ``check`` took at the instant ``at``."""
+    def close(self, check: Check, at: int, number: str | None = None) -> str:
+        """The signed record of what ``check`` took at the instant ``at``.
+
+        A record with the ``number`` of another one is open for an hour from now, and settled with the other.
+        """
         limit = check.limit
         parts = [str(part) for part in limit.parts]
         key = ["b", check.key.hex()] if isinstance(check.key, bytes) else ["s", check.key]
-        record = [urandom(12).hex(), int(time()), check.space, key, parts, check.cost, at, check.lease]
+        number = number or urandom(12).hex()
+        record = [number, int(time()), check.space, key, parts, check.cost, at, check.lease, check.lasts]
         body = json.dumps(record, separators=(",", ":")).encode()
         return urlsafe_b64encode(self.signature(body) + body).decode().rstrip("=")
 
@@ -44,14 +48,14 @@ class Seal:
             if not compare_digest(signature, self.signature(body)):
                 raise ValueError
             number, created, space, (kind, name), parts, cost, at, *more = json.loads(body)
-            (lease,) = more or (0,)  # older ones have no lease
+            lease, lasts = (*more, 0, 0)[:2]  # older ones have neither
         except (TypeError, ValueError):
             raise InvalidInput("reservation: expected one that this service gave out, got something else.") from None
         if not 0 <= time() - created <= OPEN_FOR:
             raise AlreadySettled(f"reservation: expected to be settled within {OPEN_FOR} s. It stays as it was taken.")
         key = bytes.fromhex(name) if kind == "b" else name
         limit = parse_limits(parts)
-        check = LeaseCheck(space, key, limit, cost, None, lease, 0) if lease else Check(space, key, limit, cost)
+        check = LeaseCheck(space, key, limit, cost, None, lease, lasts) if lease else Check(space, key, limit, cost)
         return check, at, Check(SETTLED, number, ONCE, 1)
 
     def signature(self, body: bytes) -> bytes:

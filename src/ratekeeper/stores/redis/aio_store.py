@@ -212,7 +212,7 @@ class LoopConnections(Servers[AsyncRedisServer]):
         self.owing = store.fallback.owing
         self.settling: asyncio.Task[None] | None = None
         self.settle_at = 0.0  # not before that instant again
-        super().__init__(store.settings)
+        super().__init__(store.settings, self.loop.time())
 
     async def ask_once(self, address: Address, words: tuple[bytes, ...], seconds: float) -> Any:
         async with asyncio.timeout(seconds):
@@ -233,7 +233,9 @@ class LoopConnections(Servers[AsyncRedisServer]):
 
     def warm_up(self) -> None:
         """Start to connect, so that the first decision finds a connection."""
-        if not self.settings.is_cluster:
+        if self.settings.is_cluster:
+            self.start_learning()
+        else:
             self.server.reach()
 
     def charges(self) -> list[Any]:
@@ -258,11 +260,11 @@ class LoopConnections(Servers[AsyncRedisServer]):
         """The server of a cluster that has the request's keys."""
         address = self.topology.node(request.keys)
         if address is None:
-            if self.learning is None:  # one task learns the slots for all, and has longer than a caller waits
-                self.learning = self.loop.create_task(self.learn_slots())
+            learning = self.start_learning()
             if self.topology.breaker.is_open:  # nobody waits for a cluster that does not answer
                 raise StoreUnavailable(self.settings.shown, self.topology.breaker.why)
-            done, _ = await asyncio.wait([self.learning], timeout=self.settings.deadline)
+            now = self.loop.time()
+            done, _ = await asyncio.wait([learning], timeout=max(self.settings.deadline, self.first_until - now))
             if not done:
                 raise self.topology.unknown("did not say in time which node serves which slot")
             if self.topology.breaker.is_open:
@@ -278,6 +280,8 @@ class LoopConnections(Servers[AsyncRedisServer]):
         """
         futures = [await self.ask(request) for request in requests]
         try:
+            if until < self.first_until:  # the first contact with a server may be under way
+                until = max([until, *[server.first_until for server in self.servers.values()]])
             await asyncio.wait(futures, timeout=max(0.0, until + LAST_LOOK - self.loop.time()))
         except asyncio.CancelledError:
             for future in futures:
@@ -295,6 +299,17 @@ class LoopConnections(Servers[AsyncRedisServer]):
                 raise error
             answers.append(future.result() if error is None else error)
         return answers
+
+    def start_learning(self) -> asyncio.Task[None]:
+        """Learn the slots, unless that is under way: one task does it for all, and has longer than a caller waits."""
+        if self.learning is None:
+            self.learning = self.loop.create_task(self.learn_slots())
+        return self.learning
+
+    def close(self) -> None:
+        if self.learning is not None:
+            self.learning.cancel()
+        super().close()
 
     async def learn_slots(self) -> None:
         try:

@@ -178,11 +178,13 @@ class ThreadConnections(Servers[RedisServer]):
         self.owing = store.fallback.owing
         self.settling = allocate_lock()  # held by the thread that charges what is owed
         self.settle_at = 0.0  # not before that instant again
-        super().__init__(store.settings)
+        super().__init__(store.settings, monotonic())
 
     def warm_up(self) -> None:
         """Start to connect, so that the first decision finds a connection."""
-        if not self.settings.is_cluster:
+        if self.settings.is_cluster:
+            self.learn_slots()
+        else:
             self.server.reach()
 
     def ask_once(self, address: Address, words: tuple[bytes, ...], seconds: float) -> Any:
@@ -245,7 +247,8 @@ class ThreadConnections(Servers[RedisServer]):
             self.settling.release()
 
     def server_of(self, request: AnyRequest, until: float) -> RedisServer:
-        """The server that has the request's keys.  Callers wait for the map of a cluster until that instant."""
+        """The server that has the request's keys.  Callers wait for the map of a cluster until that instant, or longer
+        at the first contact."""
         if not self.settings.is_cluster:
             return self.server
         topology = self.topology
@@ -254,7 +257,7 @@ class ThreadConnections(Servers[RedisServer]):
             learning = self.learn_slots()
             if topology.breaker.is_open:  # nobody waits for a cluster that does not answer
                 raise StoreUnavailable(self.settings.shown, topology.breaker.why)
-            if not learning.wait(max(0.0, until - monotonic())):
+            if not learning.wait(max(0.0, max(until, self.first_until) - monotonic())):
                 raise topology.unknown("did not say in time which node serves which slot")
             if topology.breaker.is_open:
                 raise StoreUnavailable(self.settings.shown, topology.breaker.why)
@@ -317,6 +320,8 @@ class ThreadConnections(Servers[RedisServer]):
             self.workers.start(partial(travel, leg))
         for leg in here:
             travel(leg)
+        if until < self.first_until:  # the first contact with a node may be under way
+            until = max([until, *[server.first_until for server in legs]])
         ended.wait(until + LAST_LOOK)
         late = f"gave no answer in {self.settings.deadline * 1000:g} ms"
         return [

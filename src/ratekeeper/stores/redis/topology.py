@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     class AnyServer(Protocol):
         name: str
         breaker: Breaker
+        patience: float
+        first_until: float
 
+        def reach(self) -> object: ...
         def away(self) -> str: ...
         def close(self) -> None: ...
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ratekeeper.store")
 SLOTS = 16384
 MOST_NODES = 2000  # that a store remembers: twice as many masters as a cluster should have
+MOST_WARM = 64  # nodes that are connected before a request needs them
 LONGEST_HOST = 253  # letters, as in the DNS
 Server = TypeVar("Server", bound="AnyServer")
 
@@ -121,6 +125,7 @@ class Topology:
         self.slots = SlotMap(settings.addresses)
         self.learned: Callable[[], None] = lambda: None  # called when the map has been learned
         self.breaker = Breaker()  # of the map: open while no server tells it
+        self.is_missed = False  # the log says that nothing can be asked without the map
 
     def locate(self, address: Address, is_away: bool, until: float) -> Steps[Address]:
         """Where to connect for the server at ``address``: with sentinels, to the master that they name."""
@@ -165,6 +170,9 @@ class Topology:
                 why = str(error) or "no answer"
             else:
                 self.breaker.close(monotonic())
+                if self.is_missed:
+                    self.is_missed = False
+                    log.info("%s: answers again", self.settings.shown)
                 self.learned()
                 return
         raise self.unknown(f"could not learn which node serves which slot ({why})")
@@ -172,6 +180,9 @@ class Topology:
     def unknown(self, why: str) -> StoreUnavailable:
         """Note that the map cannot be learned at this moment; the error that says so."""
         self.breaker.trip(monotonic(), why)
+        if not self.slots.masters and not self.is_missed:  # else each node that is away has a line of its own
+            self.is_missed = True
+            log.warning("%s: %s. Using %s until it recovers", self.settings.shown, why, self.settings.fallback)
         return StoreUnavailable(self.settings.shown, why)
 
     def node(self, keys: bytes) -> Address | None:
@@ -195,14 +206,28 @@ class Servers(Generic[Server]):
 
     server: Server  # the only one, unless it is a cluster
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, now: float) -> None:
         self.settings = settings
+        # Until then a caller may wait at the first contact, which is one for the map and all nodes of a cluster.
+        self.first_until = now + settings.first_deadline
+        self.is_met = False  # the nodes of a cluster are known: one that joins later is not waited for
+        self.is_closed = False
         self.topology = Topology(settings, self.ask_once)
-        self.topology.learned = self.note_moved
+        self.topology.learned = self.note_learned
         self.servers: dict[Address, Server] = {}
         self.moved: set[Address] = set()  # servers that are away, and whose slots others have
         if not settings.is_cluster:
             self.server = self.server_at(settings.addresses[0])
+
+    def note_learned(self) -> None:
+        """Connect to every node, the first time; later, note which nodes lost their slots."""
+        self.note_moved()
+        if self.is_met:
+            return
+        for address in list(dict.fromkeys(self.topology.slots.masters.values()))[:MOST_WARM]:
+            if not self.is_closed:
+                self.server_at(address).reach()
+        self.is_met = True
 
     def note_moved(self) -> None:
         """Log, once, that other nodes serve the slots of a master that is away: nobody will see it come back."""
@@ -226,7 +251,12 @@ class Servers(Generic[Server]):
             if len(self.servers) >= MOST_NODES:
                 self.forget_servers()
             name = f"redis://{address[0]}:{address[1]}" if self.settings.is_cluster else self.settings.shown
-            server = self.servers.setdefault(address, self.open_server(address, name))
+            server = self.open_server(address, name)
+            if self.is_met:
+                server.patience, server.first_until = self.settings.deadline, 0.0
+            elif self.settings.is_cluster:
+                server.first_until = min(server.first_until, self.first_until)
+            server = self.servers.setdefault(address, server)
         return server
 
     def forget_servers(self) -> None:
@@ -249,5 +279,6 @@ class Servers(Generic[Server]):
         return "" if server is None else server.away()
 
     def close(self) -> None:
+        self.is_closed = True
         for server in list(self.servers.values()):
             server.close()

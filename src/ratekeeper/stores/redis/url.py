@@ -178,7 +178,7 @@ class RedisSettings:
     @property
     def connects_for(self) -> float:
         """Seconds that a new connection may take.  Longer than callers wait, as it is made in the background."""
-        return max(CONNECTS_FOR, self.deadline)
+        return max(CONNECTS_FOR, self.deadline, self.first_deadline)
 
 
 def split(url: str) -> Any:
