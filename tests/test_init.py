@@ -67,8 +67,8 @@ CLASSES = [
     ),
     (
         Limit("5/minute"),
-        "algorithm burst capacity count is_leased is_unlimited parse period slices "
-        "ceiling drain full is_queue layout micros parts recovery rule slack unit",  # for stores, not promised
+        "algorithm burst capacity count debt is_leased is_unlimited parse period slices "
+        "ceiling drain full is_queue layout micros owes parts recovery rule slack unit",  # for stores, not promised
     ),
     (LimitExceeded(REFUSAL), "add_note args decision name retry_after with_traceback"),
     (StoreUnavailable("here", "why"), "add_note args charged store why with_traceback"),

@@ -135,7 +135,8 @@ REFUSED = [
                                 "got 0.3 microseconds."),
     ("10/s burst 0", "limit '10/s burst 0': expected a burst from 1 to 1,000,000,000,000, got 0. "
                      "To allow no bursts, write 'burst 1'."),
-    ("10/s bust 3", "limit '10/s bust 3': expected 'burst', 'slices' or an algorithm after the period, got 'bust'. "
+    ("10/s bust 3", "limit '10/s bust 3': expected 'burst', 'slices', 'debt' or an algorithm after the period, "
+                    "got 'bust'. "
                     "Did you mean 'burst'?"),
     ("10/s burst 3 burst 4", "limit '10/s burst 3 burst 4': expected 'burst' once, got it twice."),
     ("10/s gcra gcra", "limit '10/s gcra gcra': expected one algorithm, got gcra and gcra."),
@@ -147,7 +148,7 @@ REFUSED = [
     ("10/s slices 3", "limit '10/s slices 3': expected slices with sliding_window only, got gcra."),
     ("9/s sliding_window slices 101", "limit '9/s sliding_window slices 101': expected slices from 1 to 100, got 101."),
     ("2000000/day sliding_log", "limit '2000000/day sliding_log': expected a count from 1 to 1,048,576, got 2000000."),
-    ("1/week burst 1000000", "limit '1/week burst 1000000': expected a burst that is recovered within 70 years, "
+    ("1/week burst 1000000", "limit '1/week burst 1000000': expected a burst that is recovered within 35 years, "
                              "got 19178 years. Lower the burst."),
     ("999999999937/week", "limit '999999999937/week': expected a rate that can be held to one part in 10^9, got "
                           "999999999937 per 604800000000 microseconds. "
@@ -193,7 +194,7 @@ def test_a_limit_reads_a_text_too():
     with pytest.raises(InvalidLimit) as caught:
         Limit("10/s", burst=20)
     assert str(caught.value) == (
-        "limit '10/second': expected burst and slices in the text, got them beside it. "
+        "limit '10/second': expected burst, slices and debt in the text, got them beside it. "
         "Write '10/second burst 20', or give the period as well."
     )
     with pytest.raises(InvalidLimit, match="expected text such as '100/minute' or a Limit, got 10"):

@@ -29,7 +29,9 @@ MOST_LEASES = 2**16
 # Bounds that let a 64-bit word and a double hold the same numbers as a Python integer.
 MOST_DRAIN = 2**26
 MOST_TICKS = 2**52
-LONGEST_RECOVERY = 2**51
+LATEST = 2**52 - 1  # microseconds
+MOST_OWED = 2**40 - 1  # units in a counter of a window
+LONGEST_RECOVERY = 2**50
 
 
 class Frozen:
@@ -69,6 +71,7 @@ class Limit(Frozen):
         "drain",
         "full",
         "micros",
+        "owes",
         "rule",
         "slack",
         "slices",
@@ -87,6 +90,7 @@ class Limit(Frozen):
     full: int  # ticks in a burst
     slack: int  # microseconds by which a bucket's state may be ahead of the clock, though none is admitted there
     ceiling: int  # ticks that a bucket owes at most: a burst, and the slack
+    owes: int  # units that a debit makes a key owe at most: the capacity, and its debt
     rule: ModuleType  # the module of pure functions that decides
 
     def __init__(
@@ -97,23 +101,33 @@ class Limit(Frozen):
         burst: int | None = None,
         algorithm: str | None = None,
         slices: int = 1,
+        debt: int | None = None,
     ) -> None:
         if period is None:
-            self._copy(Limit.parse(count, algorithm), burst, slices)  # type: ignore[arg-type]
+            self._copy(Limit.parse(count, algorithm), burst, slices, debt)  # type: ignore[arg-type]
             return
         place = f"limit {shown(count)} per {shown(period)}"
         micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
-        self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices)  # type: ignore[arg-type]
+        self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices, debt)  # type: ignore[arg-type]
 
-    def _copy(self, parsed: Limit, burst: int | None, slices: int) -> None:
-        if burst is not None or slices != 1:
+    def _copy(self, parsed: Limit, burst: int | None, slices: int, debt: int | None) -> None:
+        if burst is not None or slices != 1 or debt is not None:
             raise InvalidLimit(
-                f"limit {str(parsed)!r}: expected burst and slices in the text, got them beside it. "
+                f"limit {str(parsed)!r}: expected burst, slices and debt in the text, got them beside it. "
                 f"Write '{parsed} burst 20', or give the period as well."
             )
         self._set(**{name: getattr(parsed, name) for name in self.__slots__})
 
-    def _build(self, place: str, count: int, micros: int, burst: int | None, algorithm: str, slices: int) -> None:
+    def _build(
+        self,
+        place: str,
+        count: int,
+        micros: int,
+        burst: int | None,
+        algorithm: str,
+        slices: int,
+        debt: int | None = None,
+    ) -> None:
         if algorithm not in RULES:
             advice = did_you_mean(str(algorithm), RULES)
             raise InvalidLimit(f"{place}: expected an algorithm ({', '.join(RULES)}), got {shown(algorithm)}.{advice}")
@@ -135,6 +149,12 @@ class Limit(Frozen):
         if slices != 1 and algorithm != "sliding_window":
             raise InvalidLimit(f"{place}: expected slices with sliding_window only, got {algorithm}.")
         capacity = count if burst is None else burst
+        if debt is not None and algorithm == "concurrency":
+            raise InvalidLimit(
+                f"{place}: expected no debt, as places in flight are never owed, got debt {shown(debt)}."
+            )
+        if debt is not None and (debt.__class__ is not int or not 0 <= debt <= MOST):
+            raise InvalidLimit(f"{place}: expected a debt from 0 to {MOST:,}, got {shown(debt)}.")
         if count > MOST_DRAIN * micros:
             raise InvalidLimit(f"{place}: expected at most {MOST_DRAIN:,} per microsecond, got {count:,} per {micros}.")
         unit, drain = ticks(place, count, micros, capacity) if algorithm in BUCKETS else (1, 1)
@@ -153,6 +173,7 @@ class Limit(Frozen):
             full=full,
             slack=slack,
             ceiling=full + slack * drain,
+            owes=most_owed(algorithm, count, micros, capacity, unit, drain, debt),
             rule=rule_of(algorithm),
         )
 
@@ -190,6 +211,7 @@ class Limit(Frozen):
             parsed.get("burst"),
             parsed.get("algorithm", "gcra"),
             parsed.get("slices", 1),
+            parsed.get("debt"),
         )
         return limit
 
@@ -197,6 +219,12 @@ class Limit(Frozen):
     def period(self) -> float:
         """The period in seconds."""
         return self.micros / SECOND
+
+    @property
+    def debt(self) -> int | None:
+        """How much a settlement may charge beyond what is left; None: all of it."""
+        most = most_owed(self.algorithm, self.count, self.micros, self.capacity, self.unit, self.drain, None)
+        return None if self.owes == most else self.owes - self.capacity
 
     @property
     def is_unlimited(self) -> bool:
@@ -250,13 +278,15 @@ class Limit(Frozen):
             words.append(self.algorithm)
         if self.slices != 1:
             words.append(f"slices {self.slices}")
+        if self.debt is not None:
+            words.append(f"debt {self.debt}")
         return " ".join(words)
 
     def __repr__(self) -> str:
         return f"Limit.parse({str(self)!r})"
 
     def _identity(self) -> tuple[object, ...]:
-        return self.count, self.micros, self.burst, self.algorithm, self.slices
+        return self.count, self.micros, self.burst, self.algorithm, self.slices, self.owes
 
     def __eq__(self, other: object) -> bool:
         return self._identity() == other._identity() if isinstance(other, Limit) else NotImplemented
@@ -282,12 +312,25 @@ def make_unlimited() -> Limit:
         full=UNLIMITED,
         slack=0,
         ceiling=UNLIMITED,
+        owes=UNLIMITED,
         rule=unlimited,
     )
     return limit
 
 
 UNLIMITED_LIMIT = make_unlimited()
+
+
+def most_owed(algorithm: str, count: int, micros: int, capacity: int, unit: int, drain: int, debt: int | None) -> int:
+    """The units that a key may owe: its capacity and ``debt``, or all that a state can hold."""
+    if algorithm in ("unlimited", "concurrency"):
+        return capacity
+    most = min(2 * count, MOST_OWED)
+    if algorithm == "fixed_window":  # beside the index of the window it fits the 79 bits of a state in C
+        most = min(most, 2 ** (79 - (LATEST // micros).bit_length()) - 1)
+    if algorithm in BUCKETS:  # what recovers in 400 days, and is exact in a double
+        most = capacity + max(0, min(LONGEST_PERIOD * drain // unit, MOST_TICKS // drain - capacity))
+    return most if debt is None else min(most, capacity + debt)
 
 
 def expect_number(place: str, what: str, value: object, most: int, zero: str) -> None:
@@ -320,7 +363,7 @@ def ticks(place: str, count: int, micros: int, burst: int) -> tuple[int, int]:
     recovery = -(-burst * unit // drain)
     if recovery > LONGEST_RECOVERY:
         raise InvalidLimit(
-            f"{place}: expected a burst that is recovered within 70 years, "
+            f"{place}: expected a burst that is recovered within 35 years, "
             f"got {recovery // (365 * 86_400 * SECOND)} years. "
             "Lower the burst."
         )

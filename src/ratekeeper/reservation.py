@@ -94,7 +94,7 @@ class Reservation(AnyReservation):
         self._flows = limiter._flows()
 
     def settle(self, actual: int) -> Decision:
-        """Give back what was not used, or charge the excess, but never below zero."""
+        """Give back what was not used, or charge the excess: all of it, so that the key may be in debt."""
         return self._flows.run(self._settlement(actual))
 
     def renew(self) -> Decision:
@@ -148,7 +148,7 @@ class AsyncReservation(AnyReservation):
 
     @awaited
     async def settle(self, actual: int) -> Decision:
-        """Give back what was not used, or charge the excess, but never below zero."""
+        """Give back what was not used, or charge the excess: all of it, so that the key may be in debt."""
         return await self._flows.run(self._settlement(actual))
 
     @awaited

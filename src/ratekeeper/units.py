@@ -133,14 +133,14 @@ def parse_limit(text: str) -> dict[str, int | str]:
             raise InvalidLimit(f"{place}: expected {word!r} once, got it twice.")
         if word in ALGORITHMS and "algorithm" in arguments:
             raise InvalidLimit(f"{place}: expected one algorithm, got {arguments['algorithm']} and {word}.")
-        if word in ("burst", "slices"):
+        if word in ("burst", "slices", "debt"):
             arguments[word], words = take_number(words[1:], place, f"a number after {word!r}")
         elif word in ALGORITHMS:
             arguments["algorithm"], words = word, words[1:]
         else:
-            known = ("burst", "slices", *ALGORITHMS)
+            known = ("burst", "slices", "debt", *ALGORITHMS)
             raise InvalidLimit(
-                f"{place}: expected 'burst', 'slices' or an algorithm after the period, "
+                f"{place}: expected 'burst', 'slices', 'debt' or an algorithm after the period, "
                 f"got {shown(word)}.{did_you_mean(word, known)}"
             )
     return arguments

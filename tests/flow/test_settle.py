@@ -21,7 +21,7 @@ def test_a_store_that_fails_is_stood_in_for():
 
 
 def test_settling_asks_for_the_difference():
-    for actual, operation, cost in [(3, "refund", 7), (12, "take", 2), (10, "peek", 10)]:
+    for actual, operation, cost in [(3, "refund", 7), (12, "debit", 2), (10, "peek", 10)]:
         effect = next(settle(wanted(10), YES, actual))
         assert effect.operation == operation
         assert effect.arguments[0][0].cost == cost

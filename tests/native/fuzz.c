@@ -55,7 +55,7 @@ static Limit random_limit(bool shared) {
         limit.unit = limit.micros / shared_part;
         limit.drain = limit.count / shared_part;
         limit.capacity = number_below(1000);
-        if (limit.drain > MOST_DRAIN || (u128)limit.capacity * limit.unit / limit.drain > MOST_NOW / 2) {
+        if (limit.drain > MOST_DRAIN || (u128)limit.capacity * limit.unit / limit.drain > MOST_NOW / 4) {
             limit.unit = limit.drain = 1;
             limit.capacity = limit.count = 1 + below(1000);
         }
@@ -63,6 +63,8 @@ static Limit random_limit(bool shared) {
     limit.full = (u128)limit.capacity * limit.unit;
     limit.window = limit.micros;
     limit.ceiling = ceiling_of(&limit);
+    limit.owes = limit.algorithm >= TOKEN_BUCKET ? limit.capacity + below(1000) : limit.count + below(limit.count + 1);
+    limit.owes = least(limit.owes, MOST_OWED);
     return limit;
 }
 
@@ -181,7 +183,7 @@ static inline bool act_at_random(int steps) {
             now -= below(now < width ? now + 1 : width);
         if (!roomy && !below(20))
             damage(homes[1]);
-        int kind = (int)below(6), items = 1 + (int)below(MOST_ITEMS);
+        int kind = (int)below(7), items = 1 + (int)below(MOST_ITEMS);
         u64 keys[MOST_ITEMS], costs[MOST_ITEMS];
         for (int index = 0; index < items; index++) {
             keys[index] = below(many);

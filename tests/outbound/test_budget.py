@@ -41,8 +41,9 @@ def test_an_estimate_is_settled_for_what_was_used():
         spending.settle(tokens=2500)
     assert budget.left() == {"requests": 58, "tokens": 2000}
     with budget.reserve(tokens=10) as spending:
-        spending.settle(tokens=9999)  # never below zero
+        spending.settle(tokens=9999)  # 8,000 below zero
     assert budget.left() == {"requests": 57, "tokens": 0}
+    assert budget.reserve(tokens=1).retry_after == pytest.approx(80.0, abs=0.1)
     with pytest.raises(AlreadySettled, match="budget: expected a reservation that is open, but it was settled already"):
         spending.settle(tokens=1)
 

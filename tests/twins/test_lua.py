@@ -7,7 +7,7 @@ import pytest
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.errors import InvalidLimit
 from ratekeeper.limit import Limit
-from ratekeeper.stores.redis.layout import REFUND_KINDS, packed_limit, unpack_state
+from ratekeeper.stores.redis.layout import REFUND_KINDS, packed_debit, packed_limit, unpack_state
 from ratekeeper.stores.redis.packed_log import plain
 from ratekeeper.stores.redis.script import IMPORTS, KINDS, rules
 from ratekeeper.testing.contract import walk_limits
@@ -27,11 +27,13 @@ end
 local state, found = '', {}
 for at = 1, #ARGV, 3 do
   local kind, cost, a, b, c, d, e = cmsgpack.unpack(ARGV[at])
-  local decide, refund = rule(kind)
+  local decide, refund, debit = rule(kind)
   local now, taken_at = ARGV[at + 1] + 0, ARGV[at + 2]
   local allowed = true
   if taken_at == '' then
     state, allowed = decide(state, 1, now, cost, a, b, c, d, e)
+  elseif taken_at == 'debit' then
+    state = debit(state, 1, now, cost, a, b, c, d, e)
   else
     state = refund(state, 1, now, cost, taken_at + 0, a, b, c, d, e)
   end
@@ -48,7 +50,8 @@ def walk_together(server, limit, steps):
     words = []
     for other, now, cost, at in steps:
         kind = KINDS[limit.algorithm] if at is None else KINDS[limit.algorithm].translate(REFUND_KINDS)
-        words += [packed_limit(limit if other is None else other, kind, cost), now, "" if at is None else at]
+        packed = packed_debit if at == "debit" else packed_limit
+        words += [packed(limit if other is None else other, kind, cost), now, "" if at is None else at]
     found = server.client().eval(WALK, 0, *words)
     rule, state = limit.rule, limit.rule.EMPTY
     for number, (other, now, cost, at) in enumerate(steps):
@@ -56,6 +59,8 @@ def walk_together(server, limit, steps):
         before, allowed = state, True
         if at is None:
             state, allowed = rule.decide(state, now, present, cost)
+        elif at == "debit":
+            state = rule.debit(state, now, present, cost)
         else:
             state = rule.refund(state, now, present, cost, at)
         twin = plain(unpack_state(found[2 * number], present)), found[2 * number + 1] == b"1"
@@ -88,6 +93,8 @@ def random_steps(chance, limit, count, now=NOW):
         most = limit.capacity
         cost = chance.choice([1, 1, 1, 2, chance.randint(1, most), most, most + 1])
         at = max(0, now - chance.choice([0, 0, 1, limit.micros // 3, -limit.micros])) if chance.random() < 0.1 else None
+        if chance.random() < 0.1:
+            at, cost = "debit", chance.choice([1, cost, 3 * most, chance.randint(1, 100 * most)])
         steps.append((other if chance.random() < 0.1 else None, now, cost, at))
     return steps
 

@@ -17,6 +17,7 @@ from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.stores.shared import remove
 from ratekeeper.testing import FakeClock
 from tests import tier
+from tests.laws import settlements
 from tests.laws.walk import next_instant
 from tests.twins.store_walk import LIMITS, figures, micros, walk
 
@@ -55,6 +56,20 @@ def test_memory_answers_as_the_exact_model(local, seed):
 def test_a_server_answers_as_the_exact_model(remote, seed):
     for limit in LIMITS:
         walk(*remote, limit, seed, tier.steps(150, 20))
+
+
+@pytest.mark.parametrize("seed", range(tier.steps(10, 3)))
+def test_settlements_in_memory_are_charged_in_full(local, seed):
+    clock, stores = local
+    for limit in settlements.LIMITS:
+        settlements.walk(clock, *stores.values(), limit, seed, tier.steps(60, 30))
+
+
+@pytest.mark.parametrize("seed", range(tier.steps(4, 1)))
+def test_settlements_on_a_server_are_charged_in_full(remote, seed):
+    clock, stores = remote
+    for limit in settlements.LIMITS:
+        settlements.walk(clock, *stores.values(), limit, seed, tier.steps(60, 20))
 
 
 class Rules:

@@ -9,8 +9,10 @@ Every module has the same face:
     reset_after(state, now, limit)          -> microseconds until fully recovered
     delay(state, now, limit, cost)          -> microseconds until the turn of a call just admitted
     refund(state, now, limit, cost, at)     -> state with ``cost``, taken at ``at``, given back
+    debit(state, now, limit, cost)          -> state with all of ``cost`` taken, though less was left: see below
     debt(state, now, limit)                 -> how far from recovered, to compare keys of one limit; 0 is EMPTY
 
+A debit makes a key owe more than its capacity, up to ``limit.owes``: docs/decisions/0018-debt.md.
 A key's clock, the latest instant at which it admitted anything, does not follow a small step back of ``now``.
 A refusal returns the very state it was given, with one exception: a state from too far in the future, or as far above
 a burst that was lowered, is brought to the worst that the present allows, so that no key is locked out for longer

@@ -126,4 +126,10 @@ def refund(state: State, now: int, limit: Limit, cost: int, at: int) -> State:
     )
 
 
+def debit(state: State, now: int, limit: Limit, cost: int) -> State:
+    """Take the places that are free, up to ``cost``: nobody can hold a place that does not exist."""
+    free = min(cost, remaining(state, now, limit))
+    return decide(state, now, limit, free)[0] if free else state
+
+
 debt = used

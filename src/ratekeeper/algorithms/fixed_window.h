@@ -57,6 +57,13 @@ static inline void fixed_window_refund(u64 state[2], u64 now, const Limit *limit
     state[1] = used > cost ? used - cost : 0;
 }
 
+static inline void fixed_window_debit(u64 state[2], u64 now, const Limit *limit, u64 cost) {
+    u64 present = now / limit->micros, used = fixed_window_count(state, now, limit), after = used + cost;
+    after = least(after, limit->owes);
+    state[0] = state[0] == present + 1 ? present + 1 : present;
+    state[1] = after > used ? after : used;
+}
+
 #define fixed_window_debt fixed_window_count
 
 #endif

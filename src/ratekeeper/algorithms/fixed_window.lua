@@ -45,4 +45,19 @@ local function refund(state, from, now, cost, taken_at, micros, count)
   return pack('>I7I5', stored, used), from + 12
 end
 
-return decide, refund
+-- `owes` stands in the place of the count.
+local function debit(state, from, now, cost, micros, owes)
+  local window, instant, used = now - now % micros, now, 0
+  if state ~= '' then
+    local stored, before = unpack('>I7I5', state, from)
+    if stored >= window then
+      used = before
+      if stored >= window + micros and stored < window + 2 * micros then
+        instant, ahead = stored, true
+      end
+    end
+  end
+  return pack('>I7I5', instant, math.max(used, math.min(used + cost, owes))), from + 12
+end
+
+return decide, refund, debit

@@ -79,4 +79,10 @@ def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
     return window << BITS | used - cost if used > cost else EMPTY
 
 
+def debit(state: int, now: int, limit: Limit, cost: int) -> int:
+    present, used = now // limit.micros, count(state, now, limit)
+    window = present + 1 if state >> BITS == present + 1 else present
+    return window << BITS | max(used, min(used + cost, limit.owes))
+
+
 debt = count

@@ -27,21 +27,40 @@ if TYPE_CHECKING:
     from ratekeeper.limit import Limit
 
 EMPTY = 0
+MARK = 1 << 52  # microseconds, later than any clock: added to a state that owes more than a check can take
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     now *= limit.drain
     tat = (state if state > now else now) + cost * limit.unit
     if tat > now + limit.full:
-        if state > now + limit.ceiling:  # the clock stepped back far, or the burst was lowered
-            state = now + limit.ceiling
+        if state > now + limit.ceiling:
+            return beyond(state, now, limit, cost)
         return state, False
     return tat, True
 
 
+def beyond(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
+    """Decide on a state above the ceiling; ``now`` is in ticks."""
+    if state < MARK * limit.drain:  # the clock stepped back far, or the burst was lowered
+        return now + limit.ceiling, False
+    tat = max(state - MARK * limit.drain, now) + cost * limit.unit  # in debt, now or earlier
+    return (tat, True) if tat <= now + limit.full else (state, False)
+
+
 def backlog(state: int, now: int, limit: Limit) -> int:
     """Count the ticks that have yet to drain: 0 is fully recovered, ``limit.full`` or more is exhausted."""
-    return min(limit.ceiling, max(0, state - now * limit.drain))
+    owed = state - now * limit.drain
+    if owed > limit.ceiling:
+        owed = owed - MARK * limit.drain if state >= MARK * limit.drain else limit.ceiling
+    return owed if owed > 0 else 0
+
+
+def owing(owed: int, now: int, limit: Limit) -> int:
+    """The state that owes so many ticks at ``now``."""
+    if owed <= limit.ceiling:
+        return now * limit.drain + owed if owed > 0 else EMPTY
+    return MARK * limit.drain + min(now * limit.drain + owed, MARK * limit.drain - 1)
 
 
 def remaining(state: int, now: int, limit: Limit) -> int:
@@ -64,8 +83,12 @@ def delay(state: int, now: int, limit: Limit, cost: int) -> int:
 
 
 def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
-    owed = backlog(state, now, limit) - cost * limit.unit
-    return now * limit.drain + owed if owed > 0 else EMPTY
+    return owing(backlog(state, now, limit) - cost * limit.unit, now, limit)
+
+
+def debit(state: int, now: int, limit: Limit, cost: int) -> int:
+    owed = backlog(state, now, limit)
+    return owing(max(owed, min(owed + cost * limit.unit, limit.owes * limit.unit)), now, limit)
 
 
 debt = backlog

@@ -10,7 +10,7 @@ static inline bool leaky_bucket_decide(u128 *state, u64 instant, const Limit *li
     if (*state > now)
         queued += *state - now;
     if (queued > limit->full)
-        return gcra_refuse(state, now, limit);
+        return gcra_beyond(state, now, limit, cost);
     *state = now + queued;
     return true;
 }

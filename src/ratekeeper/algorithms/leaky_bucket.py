@@ -18,13 +18,23 @@ Law: turns are at least one interval apart, so in any interval of length T at mo
 
 from __future__ import annotations
 
-from ratekeeper.algorithms.gcra import EMPTY, backlog, debt, refund, remaining, reset_after, retry_after
+from ratekeeper.algorithms.gcra import (
+    EMPTY,
+    backlog,
+    beyond,
+    debit,
+    debt,
+    refund,
+    remaining,
+    reset_after,
+    retry_after,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ratekeeper.limit import Limit
 
-__all__ = ["EMPTY", "backlog", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after"]
+__all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after"]
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
@@ -33,8 +43,8 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     if state > now:
         queued += state - now
     if queued > limit.full:
-        if state > now + limit.ceiling:  # the clock stepped back far, or the burst was lowered
-            state = now + limit.ceiling
+        if state > now + limit.ceiling:
+            return beyond(state, now, limit, cost)
         return state, False
     return now + queued, True
 

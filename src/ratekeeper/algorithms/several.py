@@ -1,6 +1,6 @@
 """Several limits on one key, decided as one: all or nothing.
 
-Not an algorithm of its own: the same seven functions as each of them, over a tuple of their states.
+Not an algorithm of its own: the same functions as each of them, over a tuple of their states.
 
 Law: a refusal by one limit changes the state of none; waiting the longest of the refused limits' waits
 admits, one microsecond less does not.
@@ -59,6 +59,12 @@ def delay(state: States, now: int, limit: LimitSet, cost: int) -> int:
 def refund(state: States, now: int, limit: LimitSet, cost: int, at: int) -> States:
     return tuple(
         part.rule.refund(its_state, now, part, cost, at) for part, its_state in zip(limit.limits, state, strict=True)
+    )
+
+
+def debit(state: States, now: int, limit: LimitSet, cost: int) -> States:
+    return tuple(
+        part.rule.debit(its_state, now, part, cost) for part, its_state in zip(limit.limits, state, strict=True)
     )
 
 

@@ -81,9 +81,10 @@ static inline void sliding_log_mend(const Log *log, u64 now, const Limit *limit)
 /* Enter `cost` units at `now`: the `gone`, which have left the window, free the places that are written to.  Returns
  * their instant: where the clock stepped back, they come with the newest. */
 static inline u64 sliding_log_enter(const Log *log, u64 now, const Limit *limit, u64 gone, u64 cost) {
+    u64 newest = log_newest(log), instant = now + limit->reach;
     if (gone)
         log_publish(log, log_start(log) + gone, log_length(log) - gone);
-    u64 length = log_length(log), newest = log_newest(log), instant = now + limit->reach;
+    u64 length = log_length(log);
     if (!limit->leases && newest > instant)
         instant = newest;
     for (u64 unit = 0; unit < cost; unit++) {
@@ -139,6 +140,20 @@ static inline u64 sliding_log_reset_after(const Log *log, u64 now, const Limit *
     u64 newest = sliding_log_time(log, now, limit) + limit->reach;
     u64 end = (pending ? newest : least(newest, log_newest(log))) + limit->window;
     return end > now ? end - now : 0; /* never negative, even of a state that was damaged */
+}
+
+/* How many units a debit enters. */
+static inline u64 sliding_log_debit_units(const Log *log, u64 now, const Limit *limit, u64 cost) {
+    u64 used = sliding_log_used(log, now, limit);
+    return least(least(cost, limit->count), limit->owes > used ? limit->owes - used : 0);
+}
+
+/* A full log forgets its oldest: the newest `count` decide when the next one fits.  To be called on a mended log. */
+static inline void sliding_log_debit(const Log *log, u64 now, const Limit *limit, u64 cost) {
+    u64 used = sliding_log_used(log, now, limit), entered = sliding_log_debit_units(log, now, limit, cost);
+    u64 kept = used > limit->count ? used : limit->count, gone = sliding_log_gone(log, now, limit);
+    if (entered)
+        sliding_log_enter(log, now, limit, gone + (used + entered > kept ? used + entered - kept : 0), entered);
 }
 
 static inline void log_remove(const Log *log, u64 end, u64 cost) {

@@ -51,4 +51,25 @@ local function refund(state, from, now, cost, taken_at)
   return new, from + #state
 end
 
-return decide, refund
+-- `owes` follows the numbers of the limit.  A full log forgets its oldest: see sliding_log.py.
+local function debit(state, from, now, cost, micros, count, owes)
+  local size, next_from = #state / 7, from + #state
+  if size > 0 then
+    local newest, past = unpack('>I7', state, #state - 6), bisect_right(state, now)
+    if newest >= now + micros then
+      state = string.sub(state, 1, past * 7) .. string.rep(pack('>I7', now), size - past)
+    elseif newest > now then
+      now, ahead = newest, true
+    end
+  end
+  local gone = bisect_right(state, now - micros)
+  local live = size - gone
+  local entered = math.min(cost, count, math.max(0, owes - live))
+  if entered == 0 then
+    return state, next_from
+  end
+  local new = string.sub(state, gone * 7 + 1) .. string.rep(pack('>I7', now), entered)
+  return string.sub(new, -7 * math.max(count, live)), next_from
+end
+
+return decide, refund, debit

@@ -81,4 +81,15 @@ def refund(state: tuple[int, ...], now: int, limit: Limit, cost: int, at: int) -
     return state[: max(0, end - cost)] + state[end:]
 
 
+def debit(state: tuple[int, ...], now: int, limit: Limit, cost: int) -> tuple[int, ...]:
+    """Enter ``cost`` units.  A full log forgets its oldest: the newest ``count`` decide when the next one fits."""
+    if state and state[-1] >= now + limit.micros:
+        state = tuple([min(instant, now) for instant in state])
+    elif state and state[-1] > now:
+        now = state[-1]
+    live = state[bisect_right(state, now - limit.micros) :]
+    entered = min(cost, limit.count, max(0, limit.owes - len(live)))
+    return (live + (now,) * entered)[-max(limit.count, len(live)) :] if entered else state
+
+
 debt = used

@@ -136,6 +136,17 @@ static inline void sliding_window_refund(u64 *state, u64 now, const Limit *limit
     memcpy(state + 1, counters, (limit->slices + 1) * sizeof(u64));
 }
 
+static inline void sliding_window_debit(u64 *state, u64 now, const Limit *limit, u64 cost) {
+    u64 counters[MOST_SLICES + 1], left = 0;
+    u64 used = divided_up(sliding_window_weighed(state, now, limit), limit->micros);
+    u64 newest = sliding_window_unpack(state, now, limit, counters);
+    counters[0] += least(cost, limit->owes > used ? limit->owes - used : 0);
+    for (u64 age = 0; age <= limit->slices; age++)
+        left |= counters[age];
+    state[0] = left ? newest : 0;
+    memcpy(state + 1, counters, (limit->slices + 1) * sizeof(u64));
+}
+
 #define sliding_window_debt sliding_window_weighed
 
 #endif

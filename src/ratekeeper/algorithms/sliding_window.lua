@@ -76,4 +76,29 @@ local function refund(state, from, now, cost, taken_at, slices, width, count)
   return new, from + 12 + 5 * slices
 end
 
-return decide, refund
+-- `owes` follows the numbers of the limit.
+local function debit(state, from, now, cost, slices, width, count, owes)
+  -- include sliding_slices.lua
+  local window, slice, left = locate(now, slices, width)
+  local counters, passed, instant = counted(state, from, now, window, slice, slices, width, count)
+  if instant ~= now then
+    left, ahead = width, true
+  end
+  local low, high, used = 0, counters[slices + 1], 0
+  while low < high do -- the least weight, rounded up, that the oldest does not exceed
+    local middle = (low + high - (low + high) % 2) / 2
+    if exceeds(counters[slices + 1], left, middle, width) then low = middle + 1 else high = middle end
+  end
+  for age = 1, slices do
+    used = used + counters[age]
+  end
+  counters[1] = counters[1] + math.min(cost, math.max(0, owes - used - low))
+  used = 0
+  for age = 1, slices + 1 do
+    used = used + counters[age]
+  end
+  local new = pack('>I7' .. string.rep('I5', slices + 1), used > 0 and instant or 0, values(counters))
+  return new, from + 12 + 5 * slices
+end
+
+return decide, refund, debit

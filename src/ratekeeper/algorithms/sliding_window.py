@@ -117,8 +117,17 @@ def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
         back = min(cost, counters[age])
         counters[age] -= back
         cost -= back
-    if not any(counters):
-        return EMPTY
+    return packed(newest, counters) if any(counters) else EMPTY
+
+
+def debit(state: int, now: int, limit: Limit, cost: int) -> int:
+    newest, counters = unpack(state, now, limit)
+    room = limit.owes - -(-weighed(state, now, limit) // limit.micros)
+    counters[0] += min(cost, max(0, room))
+    return packed(newest, counters) if any(counters) else EMPTY
+
+
+def packed(newest: int, counters: list[int]) -> int:
     state = newest
     for counter in reversed(counters):
         state = state << FIELD | counter

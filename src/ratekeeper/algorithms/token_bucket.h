@@ -10,7 +10,7 @@ static inline bool token_bucket_decide(u128 *state, u64 instant, const Limit *li
     if (*state > now)
         missing += *state - now;
     if (missing > limit->full) /* fewer tokens than none */
-        return gcra_refuse(state, now, limit);
+        return gcra_beyond(state, now, limit, cost);
     *state = now + missing;
     return true;
 }

@@ -1,14 +1,18 @@
 -- Twin of token_bucket.py: the same names in the same order, no redis.call, whole numbers below 2^53.
--- Numbers in two digits, state and limit as in gcra.lua; so is the refund.
+-- Numbers in two digits, state and limit as in gcra.lua; so are refund and debit.
 
+local MARK = 4503599627370496 -- 2^52 microseconds: added to the instant of a state in debt
 local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
 
 local function decide(state, from, now, cost, drain, unit, rests, full, slack)
   local full_rest = rests % 67108864
   local unit_rest = (rests - full_rest) / 67108864
-  local before, before_rest = full, full_rest
+  local before, before_rest, in_debt = full, full_rest, false
   if state ~= '' then
     local full_at, full_at_rest = unpack('>I8I4', state, from)
+    if full_at >= MARK then
+      full_at, in_debt = full_at - MARK, true
+    end
     if full_at >= now then
       before, before_rest = full - (full_at - now), full_rest - full_at_rest
       if before_rest < 0 then
@@ -23,7 +27,7 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
     tokens, rest = tokens - 1, rest + drain
   end
   if tokens < 0 then
-    if before < -slack then -- the clock stepped back far, or the burst was lowered
+    if before < -slack and not in_debt then -- the clock stepped back far, or the burst was lowered
       state, ahead = pack('>I8I4', now + full + slack, full_rest), true
     end
     return state, false, from + 12

@@ -22,6 +22,8 @@ from __future__ import annotations
 from ratekeeper.algorithms.gcra import (
     EMPTY,
     backlog,
+    beyond,
+    debit,
     debt,
     delay,
     refund,
@@ -34,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ratekeeper.limit import Limit
 
-__all__ = ["EMPTY", "backlog", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after"]
+__all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "remaining", "reset_after", "retry_after"]
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
@@ -43,7 +45,7 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     if state > now:
         tokens -= state - now
     if tokens < 0:
-        if state > now + limit.ceiling:  # the clock stepped back far, or the burst was lowered
-            state = now + limit.ceiling
+        if state > now + limit.ceiling:
+            return beyond(state, now, limit, cost)
         return state, False
     return now + limit.full - tokens, True

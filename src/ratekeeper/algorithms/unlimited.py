@@ -33,5 +33,9 @@ def refund(state: int, now: int, limit: Limit, cost: int, at: int) -> int:
     return state
 
 
+def debit(state: int, now: int, limit: Limit, cost: int) -> int:
+    return state
+
+
 def debt(state: int, now: int, limit: Limit) -> int:
     return 0

@@ -44,7 +44,7 @@ def settle(check: Check, reserved: Decision, actual: int, renewer: LeaseRenewer 
     if actual < check.cost:
         (decision,) = yield from give_back((with_cost(check, check.cost - actual),), reserved)
     elif actual > check.cost:
-        (decision,) = yield from ask("take", (with_cost(check, actual - check.cost),))
+        (decision,) = yield from ask("debit", (with_cost(check, actual - check.cost),))
     else:
         (decision,) = yield from ask("peek", (check,))
     return decision

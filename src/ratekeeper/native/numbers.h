@@ -1,7 +1,8 @@
 /* The numbers that all rules share: whole microseconds, whole ticks, and one limit's terms.
  *
  * Law: no floats, no rounding.  An instant is below MOST_NOW microseconds and a limit keeps limit.py's bounds,
- * so a bucket's state, (now + recovery + period) * drain, stays below 2^79 and nothing here can overflow.
+ * so a bucket's state, (now + recovery + period) * drain or twice MOST_NOW * drain, stays below 2^79 and nothing here
+ * can overflow.
  * No Python.h: a plain C program can run every rule.
  */
 #ifndef RATEKEEPER_NUMBERS_H
@@ -20,6 +21,7 @@ typedef __int128 i128;
 #define MOST_COST 999999999999999ULL /* limit.UNLIMITED */
 #define MOST_COUNT 1000000000000ULL  /* limit.MOST */
 #define MOST_DRAIN ((u64)1 << 26)    /* limit.MOST_DRAIN */
+#define MOST_OWED (((u64)1 << 40) - 1) /* limit.MOST_OWED */
 #define MOST_SLICES 100
 #define NEVER INT64_MIN               /* a retry_after of None */
 
@@ -37,7 +39,8 @@ typedef struct {
     u64 unit;     /* ticks in one unit of cost */
     u64 drain;    /* ticks in a microsecond */
     u128 full;    /* ticks in a burst */
-    u128 ceiling; /* ticks that a state owes at most */
+    u128 ceiling; /* ticks that a state owes at most, unless it is in debt */
+    u64 owes;     /* units that a debit makes a key owe at most */
 } Limit;
 
 static inline u64 least(u64 a, u64 b) { return a < b ? a : b; }

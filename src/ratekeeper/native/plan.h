@@ -26,6 +26,7 @@ typedef struct {
     int evidence;  /* where that of its first part is */
     int twin;      /* an earlier check of the same key, or -1 */
     bool last;     /* no later check of the same key */
+    bool debit;    /* take all of the cost, though less is left */
     bool allowed;
 } Item;
 
@@ -123,6 +124,7 @@ static inline void read_item(Item *items, int index) {
     item->last = true;
     item->slot = -1;
     item->pending = 0;
+    item->debit = false;
     if (!item->key_table)
         return;
     const Shape *shape = shape_in(item);
@@ -262,7 +264,9 @@ static inline void write_logs(Item *item, u64 now, u64 cost) {
             continue;
         const Limit *limit = item->limits + each;
         sliding_log_mend(&log, now, limit);
-        if (cost && limit->leases)
+        if (item->debit)
+            sliding_log_debit(&log, now, limit, cost);
+        else if (cost && limit->leases)
             concurrency_hold(&log, now, limit, cost, item->lease, item->lasts);
         else if (cost)
             sliding_log_append(&log, now, limit, cost);
@@ -277,7 +281,13 @@ static inline bool reserve_logs(Item *item, u64 now) {
         if (part->algorithm != SLIDING_LOG || part->ring)
             continue;
         u64 *words = item->new + part->offset;
-        if (!reserve(item->key_table, words, now, item->limits + each, item->pending + item->cost)) {
+        u64 units = item->pending + item->cost;
+        if (item->debit) { /* what no longer fits displaces the oldest */
+            Log log = item_log(item, part, item->new);
+            u64 used = sliding_log_used(&log, now, item->limits + each), count = item->limits[each].count;
+            units = least(sliding_log_debit_units(&log, now, item->limits + each, item->cost), used < count ? count - used : 0);
+        }
+        if (!reserve(item->key_table, words, now, item->limits + each, units)) {
             if (item->slot < 0)
                 free_blocks(item->key_table, item->new);
             return false;
@@ -397,7 +407,7 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
     return done;
 }
 
-enum change { TAKE, REFUND, RESET, RENEW, GIVE_BACK };
+enum change { TAKE, DEBIT, REFUND, RESET, RENEW, GIVE_BACK };
 
 static inline void refund_part(const Item *item, const Part *part, const Limit *limit, u64 *words, u64 now, i64 at) {
     switch (part->algorithm) {
@@ -416,13 +426,30 @@ static inline void refund_part(const Item *item, const Part *part, const Limit *
     }
 }
 
+static inline void debit_part(const Item *item, const Part *part, const Limit *limit, u64 *words, u64 now) {
+    switch (part->algorithm) {
+    case FIXED_WINDOW: fixed_window_debit(words, now, limit, item->cost); break;
+    case SLIDING_WINDOW: sliding_window_debit(words, now, limit, item->cost); break;
+    case SLIDING_LOG: /* written at the end */
+    case UNLIMITED: break;
+    default: split(gcra_debit(joined(words), now, limit, item->cost), words);
+    }
+}
+
 /* Take, refund or reset the state of one item that was read.  False only if out of memory. */
 static inline bool change_item(Item *item, enum change change, u64 now, i64 at, Evidence *evidence) {
     const Shape *shape = shape_in(item);
     bool done = true;
     u64 taken = 0;
     copy_words(item->new, item->old, shape->words);
-    if (change == TAKE) {
+    if (change == DEBIT && item->limits->leases)
+        change = TAKE;
+    if (change == DEBIT) {
+        item->debit = true;
+        taken = item->cost;
+        for (uint32_t each = 0; each < shape->parts; each++)
+            debit_part(item, shape->part + each, item->limits + each, item->new + shape->part[each].offset, now);
+    } else if (change == TAKE) {
         u64 there = item->cost;
         item->lease = NOBODY;
         item->lasts = 0;
@@ -466,8 +493,14 @@ static inline bool change_item(Item *item, enum change change, u64 now, i64 at, 
     }
     if (change != RENEW)
         item->allowed = true;
-    for (uint32_t each = 0; each < shape->parts; each++)
-        keep_evidence(item, each, item->new, now, change == RENEW ? item->cost : 0, taken, item->allowed, evidence + each);
+    for (uint32_t each = 0; each < shape->parts; each++) {
+        u64 pending = taken;
+        if (item->debit && shape->part[each].algorithm == SLIDING_LOG) {
+            Log log = item_log(item, shape->part + each, item->new);
+            pending = sliding_log_debit_units(&log, now, item->limits + each, item->cost);
+        }
+        keep_evidence(item, each, item->new, now, change == RENEW ? item->cost : 0, pending, item->allowed, evidence + each);
+    }
     item->fits = ~(u64)0;
     if (taken)
         done = reserve_logs(item, now);

@@ -52,10 +52,10 @@ static inline uint32_t bits_of(u64 value) {
 /* The bits of a counter if a packed slot can hold this limit's window; 0 if not. */
 static inline uint32_t digit_bits(const Limit *limit) {
     uint32_t index = bits_of((MOST_NOW - 1) * limit->slices / limit->micros);
-    if (limit->algorithm == FIXED_WINDOW) /* always fits, as its period bounds the count */
+    if (limit->algorithm == FIXED_WINDOW) /* always fits, as its period bounds the count, and limit.py what it owes */
         return (uint32_t)least(STATE_BITS - index, COUNT_BITS);
     uint32_t digit = (uint32_t)least((STATE_BITS - index) / 2, COUNT_BITS);
-    return limit->slices == 1 && bits_of(limit->count) <= digit ? digit : 0;
+    return limit->slices == 1 && bits_of(least(2 * limit->count, MOST_OWED)) <= digit ? digit : 0;
 }
 
 static inline uint32_t part_words(const Limit *limit, bool shared) {

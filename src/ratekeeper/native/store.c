@@ -59,6 +59,8 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
 
 static PyObject *store_take(StoreObject *self, PyObject *plan) { return change_all(self, plan, TAKE, Py_None); }
 
+static PyObject *store_debit(StoreObject *self, PyObject *plan) { return change_all(self, plan, DEBIT, Py_None); }
+
 static PyObject *store_refund(StoreObject *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"plan", "at", NULL};
     PyObject *plan, *at = Py_None;
@@ -278,6 +280,8 @@ static PyMethodDef store_methods[] = {
     {"check", (PyCFunction)store_check, METH_O, "check($self, plan, /)\n--\n\nTake every cost of the plan, or none."},
     {"peek", (PyCFunction)store_peek, METH_O,
      "peek($self, plan, /)\n--\n\nReturn the decisions that ``check`` would make, and take nothing."},
+    {"debit", (PyCFunction)store_debit, METH_O,
+     "debit($self, plan, /)\n--\n\nTake all of each cost, though less is left: the key is in debt, and recovers in time."},
     {"take", (PyCFunction)store_take, METH_O,
      "take($self, plan, /)\n--\n\nTake as much of each cost as is left: to charge for what has been used already."},
     {"refund", (PyCFunction)(void (*)(void))store_refund, METH_VARARGS | METH_KEYWORDS,

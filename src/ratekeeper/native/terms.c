@@ -32,14 +32,15 @@ static bool limit_from(PyObject *object, Limit *limit) {
     limit->algorithm = found = limit->leases ? SLIDING_LOG : found;
     if (!number_in(object, "count", &limit->count) || !number_in(object, "micros", &limit->micros) ||
         !number_in(object, "slices", &limit->slices) || !number_in(object, "capacity", &limit->capacity) ||
-        !number_in(object, "unit", &limit->unit) || !number_in(object, "drain", &limit->drain))
+        !number_in(object, "unit", &limit->unit) || !number_in(object, "drain", &limit->drain) ||
+        !number_in(object, "owes", &limit->owes))
         return false;
     limit->full = (u128)limit->capacity * limit->unit;
     limit->window = limit->leases ? 0 : limit->micros;
     limit->reach = limit->leases ? limit->micros : 0;
     if (found != UNLIMITED && (!limit->count || !limit->micros || !limit->unit || !limit->drain ||
                                limit->drain > MOST_DRAIN || limit->capacity > MOST_COUNT || !limit->slices ||
-                               limit->slices > MOST_SLICES || limit->full / limit->drain > MOST_NOW / 2)) {
+                               limit->slices > MOST_SLICES || limit->full / limit->drain > MOST_NOW / 4)) {
         PyErr_Format(PyExc_ValueError, "native: expected a limit within the bounds of model.py, got %S", object);
         return false;
     }

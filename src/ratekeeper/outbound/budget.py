@@ -9,7 +9,8 @@
 {'requests': 59, 'tokens': 8500}
 
 A budget may have a parent: a team's budget within its organisation's, a model's within an account's.  A reservation
-takes all levels together, or none.  Law: a refusal takes nothing at any level; a settlement is charged at every level.
+takes all levels together, or none.  Law: a refusal takes nothing at any level; a settlement is charged at every
+level, all of it: a budget may be in debt, and recovers in time.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class UnitReservation:
                 excess[unit] = self.used[unit] - self._charged.get(unit, 0)
                 self._charged[unit] = self.used[unit]
         if excess:
-            yield from ask("take", self._level.plan(excess, self._key))
+            yield from ask("debit", self._level.plan(excess, self._key))
 
     def _settle(self, actual: dict[str, int]) -> Flow[None]:
         """Refund or charge, unit by unit, the difference between the charged and the used amount."""
@@ -204,7 +205,7 @@ class UnitReservation:
         if refund:
             yield from give_back(refund, self._decisions[0])
         if excess:
-            yield from ask("take", excess)
+            yield from ask("debit", excess)
 
     def _leave(self, failed: bool) -> Flow[None]:
         """At the end of a block, charge the usage that was added; without any, an exception refunds everything."""

@@ -82,7 +82,7 @@ class Fallback:
                 answers.append(joined([next(decisions) for _ in parts], reason))
             else:
                 answers.append(settled(check, mode == "allow", reason, self.clock.nanos() // 1000))
-        if operation in ("check", "take", "refund"):
+        if operation in ("check", "take", "debit", "refund"):
             self.note(operation, error, plan, modes, answers, at)
         return tuple(answers)
 
@@ -122,7 +122,9 @@ class Fallback:
             plan = tuple([part.check for part in parts if part.saved is None])
             step = "peek" if operation == "check" and not can_pass else operation
             small = getattr(self.local, step)(*((plan, at) if step == "refund" else (plan,))) if plan else ()
-            is_taken = operation == "take" or (step == "check" and all(decision.allowed for decision in small))
+            is_taken = operation in ("take", "debit") or (
+                step == "check" and all(decision.allowed for decision in small)
+            )
             decisions = iter(small)
             answers = []
             for part in parts:

@@ -218,6 +218,14 @@ class MemoryStore:
         """Take of each cost what is there, up to all of it: to charge for what has been used already."""
         return tuple([self.change(check, take) for check in plan])
 
+    def debit(self, plan: Plan) -> tuple[Decision, ...]:
+        """Take all of each cost, though less is left: the key is in debt, and recovers in time."""
+
+        def debit(state: State, now: int, check: Check) -> State:
+            return check.limit.rule.debit(state, now, check.limit, check.cost)
+
+        return tuple([self.change(check, debit) for check in plan])
+
     def refund(self, plan: Plan, at: int | None = None) -> tuple[Decision, ...]:
         """Give each cost, taken at the instant ``at``, back: never above the capacity."""
 

@@ -132,6 +132,18 @@ class StoreContract:
             assert self.ask("take", self.plan((f"k{number}", limit, 9)))[0].remaining == 0
             assert not self.check(f"k{number}", limit)
 
+    def test_a_debit_takes_all_of_it(self) -> None:
+        day = 86_400.0
+        for number, limit in enumerate(self.limits()):
+            key, is_bucket = f"k{number}", limit.algorithm in BUCKETS
+            assert self.ask("debit", self.plan((key, limit, 3)))[0].remaining == 2
+            assert self.ask("debit", self.plan((key, limit, 6)))[0].remaining == 0
+            wait = self.check(key, limit).retry_after
+            assert wait is not None
+            assert (49 * day if is_bucket else 0) < wait <= (100 if limit.algorithm == "sliding_window" else 50) * day
+            back = self.ask("refund", self.plan((key, limit, 8)))[0]
+            assert back.remaining == (5 if limit.algorithm == "sliding_log" else 4)  # a log keeps its newest five
+
     def test_a_reset_forgets(self) -> None:
         for number, limit in enumerate(self.limits()):
             self.check(f"k{number}", limit, cost=5)
@@ -237,6 +249,25 @@ class TimedStoreContract(StoreContract):
                 assert decision.delay == (rule.delay(state, now, limit, cost) / SECOND if allowed else 0.0)
             assert live(self.state(key, limit), now, limit) == live(state, now, limit)
 
+    def test_a_debit_takes_all_of_it_and_the_key_recovers_in_time(self) -> None:
+        for number, limit in enumerate(self.limits()):
+            rule, key, state = limit.rule, f"k{number}", empty_state(limit)
+            for operation, cost in (("debit", 3), ("debit", 6), ("refund", 2), ("debit", 4)):
+                now = self.clock.micros
+                change = rule.debit(state, now, limit, cost) if operation == "debit" else None
+                state = change if change is not None else rule.refund(state, now, limit, cost, now)
+                decision = self.ask(operation, self.plan((key, limit, cost)))[0]
+                assert decision.remaining == rule.remaining(state, now, limit)
+                assert decision.reset_after == rule.reset_after(state, now, limit) / SECOND
+            wait = self.check(key, limit).retry_after
+            assert decision.remaining == 0
+            assert wait is not None
+            assert wait == rule.retry_after(state, now, limit, 1) / SECOND
+            self.clock.move_to(self.clock.micros + round(wait * SECOND) - 1)
+            assert not self.check(key, limit)
+            self.clock.move_to(self.clock.micros + 1)
+            assert self.check(key, limit)
+
     def test_plans_are_answered_as_in_memory_even_if_a_key_is_in_them_twice(self) -> None:
         for seed, texts in enumerate(PLANNED):
             chance, reference = random.Random(seed), MemoryStore(clock=self.clock)
@@ -246,7 +277,7 @@ class TimedStoreContract(StoreContract):
                 drawn = chance.choices(limits, k=chance.randint(1, 4))
                 checks = [(chance.choice("ab"), limit, random_cost(chance, limit)) for limit in drawn]
                 plan = self.plan(*checks, space=f"walk {seed}")
-                operation = chance.choice(["check", "check", "check", "peek", "refund", "take"])
+                operation = chance.choice(["check", "check", "check", "peek", "refund", "take", "debit"])
                 answers, expected = self.ask(operation, plan), getattr(reference, operation)(plan)
                 assert answers == expected, (seed, step, operation, plan)
 

@@ -50,7 +50,7 @@ def test_a_renewed_reservation_is_open_for_another_hour_and_settled_with_the_fir
         seal.open(first)
 
 
-@pytest.mark.parametrize(("actual", "expected"), [(1, ("refund", 2)), (3, None), (7, ("take", 4))])
+@pytest.mark.parametrize(("actual", "expected"), [(1, ("refund", 2)), (3, None), (7, ("debit", 4))])
 def test_the_difference_is_given_back_or_taken(actual, expected):
     found = difference(Check("login", "ann", LIMITS, 3), actual)
     assert (found and (found[0], found[1].cost)) == expected

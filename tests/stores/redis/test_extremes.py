@@ -16,7 +16,7 @@ from tests.twins.test_lua import NOW, extreme_limit
 
 prefixes = itertools.count()
 DAYS_400 = 400 * 86_400 * 10**6
-LATEST = 2**52  # microseconds: the year 2112 of a server's clock
+LATEST = 3 * 2**50  # microseconds: the year 2077 of a server's clock
 MOST = 10**12
 
 

@@ -222,7 +222,7 @@ class Api:
         return PendingResponse(run(), bytes, self.error_response)
 
     def settle(self, call: Call, body: dict[str, Any]) -> AnyResponse:
-        """Give back what was not used, or charge the excess, but never below zero."""
+        """Give back what was not used, or charge the excess: all of it, so that the key may be in debt."""
         expect_fields(body, frozenset({"reservation", "actual"}))
         actual = to_cost(body.get("actual"), least=0)
         check, at, once = self.seal.open(body.get("reservation"))

@@ -63,8 +63,8 @@ class Seal:
 
 
 def difference(check: Check, actual: int) -> tuple[str, Check] | None:
-    """The operation and check that correct a reservation to ``actual``: refund or take; None if nothing differs."""
+    """The operation and check that correct a reservation to ``actual``: refund or debit; None if nothing differs."""
     if actual == check.cost:
         return None
-    operation = "refund" if actual < check.cost else "take"
+    operation = "refund" if actual < check.cost else "debit"
     return operation, Check(check.space, check.key, check.limit, abs(check.cost - actual))

@@ -122,6 +122,10 @@ class AnyRedisStore:
         """Take of each cost what is there, up to all of it: to charge for what has been used already."""
         return self.run(self.translator.flow("take", plan))
 
+    def debit(self, plan: Plan) -> Any:
+        """Take all of each cost, though less is left: the key is in debt, and recovers in time."""
+        return self.run(self.translator.flow("debit", plan))
+
     def refund(self, plan: Plan, at: int | None = None) -> Any:
         """Give each cost, taken at the instant ``at``, back: never above the capacity."""
         return self.run(self.translator.flow("refund", plan, at))

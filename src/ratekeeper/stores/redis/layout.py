@@ -14,7 +14,7 @@ from struct import Struct
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.keys import wire
-from ratekeeper.limit import Limit, LimitSet
+from ratekeeper.limit import MOST_TICKS, Limit, LimitSet
 from ratekeeper.stores.redis.packed_log import LogSummary, PackedLeases, PackedLog
 from ratekeeper.stores.redis.refusal_cache import RefusalCache
 from ratekeeper.stores.redis.resp import bulk, number
@@ -64,6 +64,21 @@ def packed_limit(limit: Limit, kind: str, cost: int, lease: int = 0, lasts: int 
     return b"".join([packed_number(each) for each in numbers])
 
 
+def packed_debit(limit: Limit, kind: str, cost: int) -> bytes:
+    """A limit and the cost to take in full, as the debits of the twins read them."""
+    numbers: tuple[int, ...] = limit.micros, limit.count, limit.owes
+    if limit.algorithm in BUCKETS:
+        unit, unit_rest = divmod(limit.unit, limit.drain)
+        ceiling, full_rest = divmod(limit.ceiling, limit.drain)
+        numbers = limit.drain, unit, unit_rest << 26 | full_rest, ceiling, limit.owes
+    elif limit.algorithm == "fixed_window":
+        numbers = limit.micros, limit.owes
+    elif limit.algorithm == "sliding_window":
+        numbers = limit.slices, *numbers
+    numbers = ord(kind), min(cost, limit.owes), *numbers, *(0,) * (5 - len(numbers))
+    return b"".join([packed_number(each) for each in numbers])
+
+
 def state_size(limit: Limit) -> int:
     """Bytes of a state.  Not for logs, whose states vary."""
     if limit.algorithm in BUCKETS:
@@ -94,7 +109,7 @@ def unpack_state(record: bytes, limit: Limit) -> State:
 
 def most_back(limit: Limit, cost: int) -> int:
     """The cost to give back, without more than a bucket can owe: ticks must stay where a double is exact."""
-    return min(cost, 2 * limit.capacity) if limit.algorithm in BUCKETS else cost
+    return min(cost, MOST_TICKS // limit.drain) if limit.algorithm in BUCKETS else cost
 
 
 def time_to_live(limit: Limit) -> int:
@@ -130,10 +145,12 @@ class Subject:
         kinds = self.kinds
         if whole and self.ring:
             kinds = "w"
-        if operation == "refund":  # the same function for all three buckets
+        if operation in ("refund", "debit"):  # the same function for all three buckets
             kinds = kinds.translate(REFUND_KINDS)
         if operation in ("reset", "states"):
             return bulk(kinds[:1].encode())
+        if operation == "debit":
+            return bulk(b"".join(map(packed_debit, self.parts, kinds, [cost] * len(kinds)))) + self.ttl
         costs = [most_back(part, cost) if operation == "refund" else cost for part in self.parts]
         limits = [
             packed_limit(part, kind, cost, lease, lasts)
@@ -266,7 +283,7 @@ class RecordLayout:
 
     def plan_words(self, operation: str, cost: int, whole: bool = False, lease: int = 0, lasts: int = 0) -> bytes:
         """The words of all subjects of one check."""
-        if operation != "refund":  # a state may hold more than the capacity, all of which can be given back
+        if operation not in ("refund", "debit"):  # a key may owe more than the capacity
             cost = min(cost, self.most)
         return b"".join([subject.spell(operation, cost, whole, lease, lasts) for subject in self.subjects])
 

@@ -92,13 +92,15 @@ class PlanTranslator:
 
     def flow(self, operation: str, plan: Plan, at: int | None = None) -> PlanFlow:
         """The requests that answer ``operation`` on ``plan``, as a generator."""
+        if operation == "debit" and any(check.limit.is_leased for check in plan):
+            operation = "take"  # nobody can hold a place that does not exist
         groups: dict[object, list[tuple[int, LayoutCheck]]] = {}
         for index, check in enumerate(plan):
             layout = self.layout(check.space, check.limit)
             if not layout.subjects:
                 continue
             group: object = None
-            if operation == "take":  # each check by itself
+            if operation in ("take", "debit"):  # each check by itself
                 group = index
             elif self.is_cluster:
                 group = slot_of(layout.keys(check.key)), check.lease != 0  # leases are given back by another command

@@ -10,6 +10,7 @@
 --     check   sizes              subject...  as all, for any keys; one byte for each check is its number of subjects
 --     peek    sizes              subject...  as check, but nothing is taken
 --     take    number             subject...  as much of the cost as fits
+--     debit   number             subject...  all of the cost, though less is left
 --     refund  number, taken_at   subject...  taken_at in microseconds; '' is now
 --     charge  number             subject...  as take, for each limit by itself, and its own cost
 --     prefetch  1, least, unused, taken_at  subject  see upkeep.lua

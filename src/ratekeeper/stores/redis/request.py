@@ -161,7 +161,7 @@ class PlanWords:
             state = layout.state(records[first:last])
             layout.remember(key, state, now, sent)
             fits = all(flag & FITS_FLAG for flag in flags[first:last])
-            if self.operation in ("check", "take", "refund"):
+            if self.operation in ("check", "take", "debit", "refund"):
                 if fits:
                     layout.refusals.forget(key)
                 else:
@@ -206,7 +206,7 @@ class PlanRequest:
         answers, now = self.plan_words.answers(reply, self.checks, sent)
         if self.operation == "states":
             return now, tuple([plain(state) for _, state in answers])
-        if self.operation in ("take", "refund", "end_leases"):
+        if self.operation in ("take", "debit", "refund", "end_leases"):
             return tuple(
                 [
                     decision(True, layout.limit, state, now, 0)

@@ -5,6 +5,7 @@
 local WINDOW = 102 -- f
 local TOKENS = 116 -- t
 local QUEUE = 108 -- l
+local MARK = 4503599627370496 -- of gcra.lua
 local upkeep = {}
 
 local function rule(kind)
@@ -126,20 +127,22 @@ function upkeep.charge(many, at, key)
   return reply(records), at
 end
 
-function upkeep.refund(many, at, key)
-  local taken_at = ARGV[at] == '' and now or ARGV[at] + 0
+-- Changes every limit by itself: `change` returns its new state, and where that of the next one starts.
+local function change_all(many, at, key, change)
   local records = {}
-  at = at + 1
   for index = 1, many do
     local name, limits, ttl = KEYS[key + index - 1], ARGV[at], ARGV[at + 1]
-    local kind = string.byte(limits)
+    local kind, longest = string.byte(limits), 0
     local record, new = upkeep.load(name, kind), ''
     local from, limit_at = kind == BUCKET and 9 or 1, 0
     repeat
       local kind, cost, a, b, c, d, e, part
       limit_at, kind, cost, a, b, c, d, e = read(limits, NUMBERS, limit_at)
-      local _, refund = rule(kind)
-      part, from = refund(record, from, now, cost, taken_at, a, b, c, d, e)
+      part, from = change(record, from, kind, cost, a, b, c, d, e)
+      if kind == BUCKET and unpack('>I8', part) >= MARK then -- kept until the debt is recovered
+        local debt = unpack('>I8', part) - MARK - now
+        longest = math.max(longest, (debt - debt % 1000) / 1000 + 1)
+      end
       new = new .. part
     until limit_at < 0
     if not is_log(kind) and not string.find(new, '[^%z]') then -- only EMPTY states
@@ -149,11 +152,31 @@ function upkeep.refund(many, at, key)
     end
     records[index] = shown(kind, new)
     if new ~= record then
+      if longest > 0 then -- times to live are below 10^14
+        ttl = ttl + longest
+        ttl = ttl .. ''
+      end
       upkeep.save(name, kind, new, ttl)
     end
     at = at + 2
   end
   return reply(records), at
+end
+
+function upkeep.refund(many, at, key)
+  local taken_at = ARGV[at] == '' and now or ARGV[at] + 0
+  return change_all(many, at + 1, key, function(record, from, kind, cost, a, b, c, d, e)
+    local _, refund = rule(kind)
+    return refund(record, from, now, cost, taken_at, a, b, c, d, e)
+  end)
+end
+
+-- The last of a limit's numbers says how much may be owed: see packed_debit in layout.py.
+function upkeep.debit(many, at, key)
+  return change_all(many, at, key, function(record, from, kind, cost, a, b, c, d, e)
+    local _, _, debit = rule(kind)
+    return debit(record, from, now, cost, a, b, c, d, e)
+  end)
 end
 
 -- The record of a bucket or a window after `unused` was given back, taken at that instant.  Twin of `returned` in
@@ -169,7 +192,7 @@ local function returned(record, limits, unused, taken_at)
   local unit_rest = (c - full_rest) / 67108864
   local tat, rest = unpack('>I8I4', record, 9)
   local owed = tat - now
-  if owed < 0 then
+  if owed < 0 or tat >= MARK then -- in debt: nothing is left to be given back
     return record
   elseif owed > full + slack or owed == full + slack and rest > full_rest then
     owed, rest = full + slack, full_rest
