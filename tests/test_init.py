@@ -37,10 +37,13 @@ MODULES = {
     "ratekeeper.lab": "ClientRetry Comparison Lane Replay SHAPES Simulation Suggestion Traffic "
     "load_trace recorded replay simulate traffic",
     "ratekeeper.lab.plots": "save_lanes",
-    "ratekeeper.outbound": "Adaptive AsyncBudget Budget Pace Retry TooLate pace throttle_bytes",
+    "ratekeeper.outbound": "Adaptive AsyncBudget Budget Meter ModelCall Pace Progress Retry TokenEstimator TooLate "
+    "Usage UsageReader call_options pace throttle_bytes",
     "ratekeeper.outbound.aiohttp": "PacedMiddleware PacingTimeout",
+    "ratekeeper.outbound.boto3": "AwsCall PacedCalls TooLate",
     "ratekeeper.outbound.grpc": "PacedInterceptor PacingTimeout paced_interceptors",
     "ratekeeper.outbound.httpx": "AsyncPacedTransport PacedTransport PacingTimeout",
+    "ratekeeper.outbound.httpx2": "AsyncPacedTransport PacedTransport PacingTimeout",
     "ratekeeper.outbound.requests": "PacedAdapter PacingTimeout",
     "ratekeeper.sinks.event": "Event LimitResult",
     "ratekeeper.sinks.log": "LoggingSink",

@@ -7,7 +7,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "ratekeeper"
 
 # One idea in several frameworks: users import the class of theirs.
-PER_FRAMEWORK = {"RateLimitMiddleware", "PacingTimeout"}
+PER_FRAMEWORK = {"RateLimitMiddleware", "PacingTimeout", "PacedTransport", "AsyncPacedTransport"}
 
 
 def test_a_class_name_is_used_once():

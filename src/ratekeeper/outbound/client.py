@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.keys import LONGEST, encode
+from ratekeeper.outbound.call_options import current_options
 from ratekeeper.outbound.delivery import PacedRequest, Pacer, patience_of
 from ratekeeper.outbound.limits import LimitRoutes
 from ratekeeper.outbound.retry import Retry
@@ -64,7 +65,10 @@ class PacedClient:
         is_replayable: bool,
         options: Mapping[str, Any],
     ) -> PacedRequest:
-        """``options`` are those of one request: ``priority``, ``max_wait``, ``key``."""
+        """``options`` are those of one request: ``priority``, ``max_wait``, ``key``; those of its block come second."""
+        current = current_options()
+        if current:
+            options = {**current, **options}
         place = host.lower()
         if port is not None and port != PORTS.get(scheme):
             place = f"{place}:{port}"
@@ -82,6 +86,7 @@ class PacedClient:
             is_replayable,
             patience_of(options["max_wait"]) if "max_wait" in options else self.max_wait,
             options.get("priority", 0),
+            path,
         )
 
     def close(self) -> None:

@@ -84,7 +84,18 @@ class Lost(Exception):
 class PacedRequest:
     """A request, reduced to the facts that pacing and retrying need."""
 
-    __slots__ = ("has_idempotency_key", "is_replayable", "key", "max_wait", "method", "name", "plan", "priority")
+    __slots__ = (
+        "has_budget",
+        "has_idempotency_key",
+        "is_replayable",
+        "key",
+        "max_wait",
+        "method",
+        "name",
+        "path",
+        "plan",
+        "priority",
+    )
 
     def __init__(
         self,
@@ -96,6 +107,7 @@ class PacedRequest:
         is_replayable: bool,
         max_wait: int | None,
         priority: int,
+        path: str = "",
     ) -> None:
         self.key = key
         self.name = name
@@ -105,6 +117,8 @@ class PacedRequest:
         self.is_replayable = is_replayable
         self.max_wait = max_wait
         self.priority = priority
+        self.path = path
+        self.has_budget = False  # with a budget, its Sender has the effects reserve and release
 
     @property
     def is_idempotent(self) -> bool:
@@ -130,6 +144,10 @@ class Pacer:
 
     def is_in_time(self, wait: int, deadline: int | None) -> bool:
         return deadline is None or self.clock.nanos() // 1000 + wait <= deadline
+
+    def patience(self, deadline: int | None) -> int | None:
+        """Microseconds until the deadline; None: for ever."""
+        return None if deadline is None else max(0, deadline - self.clock.nanos() // 1000)
 
     def deadline(self, request: PacedRequest) -> int | None:
         """The instant until which the request may wait; None: for ever."""
@@ -210,10 +228,14 @@ def take_turn(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow
             decisions = yield from acquire(pacer, request, deadline)
             if not all(decisions):
                 raise TooLate(binding(decisions), request.name)
+        if request.has_budget:
+            yield Ask("reserve", pacer.patience(deadline))
         if not cooldowns.remaining(key):
             return
         if checks:  # the server asked for a cooldown while this request waited: another may have its place
             yield from ask("refund", checks)
+        if request.has_budget:
+            yield Ask("release")
 
 
 def sleep_in_time(pacer: Pacer, request: PacedRequest, wait: int, retry_after: int, deadline: int | None) -> Flow[None]:
@@ -230,7 +252,7 @@ def acquire(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow[t
     so that a request that gives up takes no place from others.
     """
     plan = request.plan
-    patience = None if deadline is None else max(0, deadline - pacer.clock.nanos() // 1000)
+    patience = pacer.patience(deadline)
     if plan.queue_key not in pacer.queue.waiting and (patience is None or plan.longest_delay <= patience):
         decisions: tuple[Decision, ...] = yield from ask("check", plan.checks)
         if all(decisions):
