@@ -24,7 +24,7 @@ with framework(__name__):
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
-from ratekeeper.adapters.wsgi import request_of
+from ratekeeper.adapters.wsgi import request_of, warn_of_server
 from ratekeeper.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ class RateLimiter:
         if route_limit is None and policy.compiled is not self._checked_rules:  # Flask knows its routes by now
             self._checked_rules = policy.compiled
             warn_of_unreachable_rules(policy, werkzeug_routes(current_app.url_map))
+            warn_of_server(policy, request.environ)
         checked.route = request.url_rule.rule if request.url_rule is not None else None
         checked.facts = facts
         verdict = limits.check(policy, checked)

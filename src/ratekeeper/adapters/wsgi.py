@@ -10,6 +10,7 @@ leaves the queue of a leaky bucket still uses up its turn.
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.adapters import expect_facts, policy_of
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
+from ratekeeper.errors import shown
 from ratekeeper.identity.request import Request
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from ratekeeper.adapters import PlainLimits, Rules
     from ratekeeper.http.verdict import HttpVerdict
+    from ratekeeper.rules.policy import Policy
     from ratekeeper.stores.protocol import Store
 
     Environ = dict[str, Any]
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
 
 
 __all__ = ["RateLimitMiddleware"]
+
+log = logging.getLogger("ratekeeper")
+# Servers that join X_Name with X-Name, by the beginning of their SERVER_SOFTWARE: wsgiref, Django's, CherryPy's.
+JOINING = ("WSGIServer/", "Cheroot/")
 
 
 class RateLimitMiddleware:
@@ -60,6 +67,7 @@ class RateLimitMiddleware:
         request = request_of(environ)
         if self.policy.compiled is not self._checked_rules:
             self._look_for_unreachable_rules()
+            warn_of_server(self.policy, environ)
         if self._facts is not None:
             request.facts = expect_facts(self._facts(environ))
         limits = environ[LIMITS] = RequestLimits(self, self.policy, request.facts)
@@ -85,6 +93,29 @@ class RateLimitMiddleware:
         url_map = getattr(getattr(self._app, "__self__", self._app), "url_map", None)
         if url_map is not None:
             warn_of_unreachable_rules(self.policy, werkzeug_routes(url_map))
+
+
+def warn_of_server(policy: Policy, environ: Environ) -> None:
+    """Log what the server does to the header fields that trusted proxies write, at the first request."""
+    addresses = policy.compiled.identity.addresses
+    server = environ.get("SERVER_SOFTWARE", "")
+    if not addresses.trusted:
+        return
+    if server.startswith(JOINING):
+        log.warning(
+            "%s joins X_Forwarded_For with X-Forwarded-For, so that a client behind a trusted proxy may choose its "
+            "address. Let the proxy drop header names with underscores, as nginx does, or use a server that drops "
+            "them: gunicorn, uWSGI, mod_wsgi, waitress.",
+            shown(server),
+        )
+    elif server == "waitress" and environ_key(addresses.header) not in environ:
+        peer = addresses.parse(environ.get("REMOTE_ADDR") or None)
+        if peer.trusted:
+            log.warning(
+                "waitress removes %s unless it is told clear_untrusted_proxy_headers=False, so that all clients of a "
+                "trusted proxy count as one. Say that, or set waitress's own trusted_proxy in place of ours.",
+                addresses.header.decode("latin-1").title(),
+            )
 
 
 class LeasedBody:

@@ -27,7 +27,7 @@ local function decide(state, from, now, cost, slices, width, count)
       end
     end
     local room = count - cost - newer
-    local weight, most = older * left, room * width
+    local weight, most = math.min(older, count) * left, room * width -- the limit may have been lowered
     if room < 0 or weight > most then
       return state, false, next_from
     elseif weight < most or weight < TOO_LARGE then
@@ -46,7 +46,7 @@ local function decide(state, from, now, cost, slices, width, count)
   for age = 1, slices do
     room = room - counters[age]
   end
-  if room < 0 or exceeds(counters[slices + 1], left, room, width) then
+  if room < 0 or exceeds(math.min(counters[slices + 1], count), left, room, width) then
     return state, false, next_from
   end
   counters[1] = counters[1] + cost

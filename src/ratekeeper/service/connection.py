@@ -4,8 +4,9 @@ Responses that are ready are written together.  A response that waits for the st
 the same connection, never those of other connections.  The listener stops reading from a client that does not read its
 responses or that pipelines too many requests, and closes the connection if that goes on for too long.
 
-Clients share the event loop fairly: of a large read, a slice is parsed at once and the rest in turns with others, so
-a client with one small request never waits for the pipeline of another.  When there is no room for another
+Clients share the event loop fairly: in one turn of the loop small reads are parsed at once, one of the others, and for
+the rest of them there is a millisecond, so a client with one small request never waits for the pipelines of others.
+When there is no room for another
 connection, the one that has been idle for the longest time is closed; when incomplete requests take too much memory,
 the one that began first is refused.
 """
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 ATTACH_FILTER = 26  # SO_ATTACH_FILTER of Linux
 LINGER = 2.0  # seconds that a rejected client has to read why
-SLICE = 4096  # bytes of one client that are parsed before others have their turn
+SLICE = 4096  # bytes of one client that are parsed before others have their turn, at most
+SMALL = 1024  # bytes of a read that is always parsed at once: most single requests
+SLOW, QUICK = 0.0005, 0.0001  # seconds of a slice after which slices become smaller, or larger again
 LARGE = 65_536  # bytes of a response
 WORK_FOR = 0.001  # seconds of slices before the event loop looks for other clients
 ON_THE_WAY = 0.25  # seconds that a request may take from its client to us
@@ -72,6 +75,8 @@ class Listener:
         self.is_draining = False
         self.backlog: deque[ClientConnection] = deque()  # clients of whose last read a part is not parsed yet
         self.is_working = False  # a turn of the backlog is scheduled
+        self.has_parsed = False  # a larger read, in this turn of the loop
+        self.slice = SLICE  # bytes that are parsed of one client, before others have their turn
         self.incomplete: dict[ClientConnection, None] = {}  # clients with part of a request, in the order they began
         self.held = 0  # bytes of those requests
         self.longest_idle: list[ClientConnection] = []  # as of the last sweep, the longest last
@@ -125,6 +130,27 @@ class Listener:
     def note_tasks_began(self) -> None:
         self.has_new_tasks = False
 
+    def is_first_of_turn(self) -> bool:
+        """Whether no larger read was parsed in this turn of the loop, and none waits."""
+        if self.has_parsed or self.backlog:
+            return False
+        self.has_parsed = True
+        self.loop.call_soon(self.end_turn)
+        return True
+
+    def adapt_slices(self, began: float) -> float:
+        """Make slices smaller while requests take long, so that one slice never takes much longer than SLOW; now."""
+        now = perf_counter()
+        took = now - began
+        if took > SLOW:
+            self.slice = max(SMALL // 2, self.slice // 2)
+        elif took < QUICK and self.slice < SLICE:
+            self.slice *= 2
+        return now
+
+    def end_turn(self) -> None:
+        self.has_parsed = False
+
     def queue_slice(self, connection: ClientConnection) -> None:
         """Parse the rest of what a client has sent when the others have had their turn."""
         if connection.is_in_backlog:
@@ -137,13 +163,13 @@ class Listener:
 
     def work(self) -> None:
         """Parse slices of the backlog, a client at a time, then let the event loop look for other clients."""
-        backlog, until = self.backlog, perf_counter() + WORK_FOR
-        while backlog:
+        backlog, now = self.backlog, perf_counter()
+        until = now + WORK_FOR
+        while backlog and now < until:
             connection = backlog.popleft()
             connection.is_in_backlog = False
             connection.receive_slice()
-            if perf_counter() >= until:
-                break
+            now = self.adapt_slices(now)
         self.is_working = bool(backlog)
         if backlog:
             self.loop.call_soon(self.work)
@@ -334,15 +360,25 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, part: bytes) -> None:
         if self.is_ending:
             return
-        if len(part) <= SLICE and not self.unparsed:
+        if len(part) <= SMALL and not self.unparsed:
             self.receive(part)
             return
-        is_queued = bool(self.unparsed)
-        self.unparsed = self.unparsed[self.parsed_to :] + part if is_queued else part
-        self.parsed_to = 0
+        is_queued, listener = bool(self.unparsed), self.listener
+        if not is_queued and listener.is_first_of_turn():
+            began = perf_counter()
+            if len(part) <= listener.slice:
+                self.receive(part)
+            else:
+                self.keep_unparsed(part)
+                self.receive_slice()
+            listener.adapt_slices(began)
+        else:
+            self.keep_unparsed(self.unparsed[self.parsed_to :] + part if is_queued else part)
+            listener.queue_slice(self)
+
+    def keep_unparsed(self, part: bytes) -> None:
+        self.unparsed, self.parsed_to = part, 0
         self.pause_reading()
-        if not is_queued:
-            self.receive_slice()
 
     def receive(self, part: bytes) -> None:
         """Parse bytes, and answer the requests in them."""
@@ -356,7 +392,7 @@ class ClientConnection(asyncio.Protocol):
         if not self.unparsed or self.is_write_paused or len(self.queue) > self.listener.bounds.pipelined:
             return  # ``resume_reading`` goes on
         start = self.parsed_to
-        self.parsed_to = start + SLICE
+        self.parsed_to = start + self.listener.slice
         part = self.unparsed[start : self.parsed_to]
         has_more = self.parsed_to < len(self.unparsed)
         if not has_more:

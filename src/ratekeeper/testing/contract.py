@@ -335,6 +335,27 @@ class TimedStoreContract(StoreContract):
             self.ask("refund", self.plan((name, after, 40)))
             assert self.peek(name, before).remaining == 40
 
+    def test_after_a_lowered_limit_nobody_waits_longer_than_after_using_it_up(self) -> None:
+        chance = random.Random(7)
+        for number, limit in enumerate([*self.limits(5), *self.limits(1)]):
+            rule, key = limit.rule, f"lowered {number}"
+            count = limit.count + chance.randint(1, 500)
+            before = Limit(count, self.period, algorithm=limit.algorithm, slices=limit.slices)
+            self.clock.move_to((self.clock.micros // limit.micros + 4) * limit.micros + chance.randrange(limit.micros))
+            for _ in range(3):
+                if left := self.peek(key, before).remaining:
+                    assert self.check(key, before, cost=chance.randint(1, left))
+                self.clock.move_to(self.clock.micros + chance.randrange(limit.micros // 2))
+            now, decision = self.clock.micros, self.check(key, limit)
+            wait = round((decision.retry_after or 0.0) * SECOND)
+            used_up, _ = rule.decide(rule.EMPTY, now, limit, limit.count)
+            assert wait <= max(limit.micros, rule.retry_after(used_up, now, limit, 1) or 0), (before, limit)
+            if wait:
+                self.clock.move_to(now + wait - 1)
+                assert not self.peek(key, limit)
+                self.clock.move_to(now + wait)
+                assert self.check(key, limit), (before, limit)
+
     def test_a_clock_that_steps_back_neither_grants_nor_locks_out(self) -> None:
         for number, limit in enumerate(self.limits(3)):
             key, began = f"k{number}", self.clock.micros

@@ -146,7 +146,7 @@ def exempt(view: View) -> View:
 def is_exempt(request: Any) -> bool:
     if request.resolver_match is None:
         load_views(request)
-        look_for_unreachable_rules()
+        look_for_unreachable_rules(request)
     match = view_match(request) if exempt_views else None
     return match is not None and getattr(match.func, EXEMPT, False)
 

@@ -20,6 +20,7 @@ with framework(__name__):
 
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules
 from ratekeeper.adapters.wsgi import request_of as wsgi_request_of
+from ratekeeper.adapters.wsgi import warn_of_server
 from ratekeeper.rules.unreachable import route
 
 if TYPE_CHECKING:
@@ -97,12 +98,13 @@ def site_routes(patterns: Iterable[Any] | None = None, prefix: str = "/") -> lis
     return routes
 
 
-def look_for_unreachable_rules() -> None:
-    """Log the rules that no URL can match: at the first request, and after each reload."""
+def look_for_unreachable_rules(request: Any) -> None:
+    """Log the rules that no URL can match, and an unsuitable server: at the first request, and after each reload."""
     policy = site_policy()
     if checked_rules[0] is not policy.compiled:
         checked_rules[0] = policy.compiled
         warn_of_unreachable_rules(policy, site_routes())
+        warn_of_server(policy, request.META)
 
 
 def resolver_of(request: Any) -> Any:

@@ -122,7 +122,7 @@ function slidingWindow(state, now, limit, cost) {
   const oldest = counters >> bits;
   // The sum of a number's digits in base MASK + 1 is that number modulo MASK.
   const room = limit.count - cost - ((counters - (oldest << bits)) % MASK);
-  if (room < 0n || (oldest && oldest * ((newest + 1n) * width - position) > room * width)) return [state, false];
+  if (room < 0n || (oldest && min(oldest, limit.count) * ((newest + 1n) * width - position) > room * width)) return [state, false];
   return [(newest << top) | (counters + cost), true];
 }
 
