@@ -222,7 +222,7 @@ class Limit(Frozen):
 
     @property
     def debt(self) -> int | None:
-        """How much a settlement may charge beyond what is left; None: all of it."""
+        """How much a settlement may charge beyond what is left; None: all of it, of a sliding window nothing."""
         most = most_owed(self.algorithm, self.count, self.micros, self.capacity, self.unit, self.drain, None)
         return None if self.owes == most else self.owes - self.capacity
 
@@ -323,7 +323,7 @@ UNLIMITED_LIMIT = make_unlimited()
 
 def most_owed(algorithm: str, count: int, micros: int, capacity: int, unit: int, drain: int, debt: int | None) -> int:
     """The units that a key may owe: its capacity and ``debt``, or all that a state can hold."""
-    if algorithm in ("unlimited", "concurrency"):
+    if algorithm in ("unlimited", "concurrency") or (algorithm == "sliding_window" and debt is None):
         return capacity
     most = min(2 * count, MOST_OWED)
     if algorithm == "fixed_window":  # beside the index of the window it fits the 79 bits of a state in C

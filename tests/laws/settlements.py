@@ -1,7 +1,7 @@
 """Random reservations and settlements beside the exact models: what is used is charged in full.
 
 The models know nothing of marks, caps in bits or rings: a debit is recorded, and the key owes it.  A window owes one
-limit more at most, a log remembers its newest ``count`` units, and ``debt`` in a limit is the cap of its own.
+limit more at most (a sliding one only as its ``debt`` says), a log remembers its newest ``count`` units, and ``debt`` in a limit is the cap of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ LIMITS = [
     *[Limit.parse(text) for text in (
         "10/minute", "100/second burst 1", "7 per 3 seconds token_bucket",
         "97 per 11 milliseconds burst 30 leaky_bucket",
-        "10/minute fixed_window", "10/minute sliding_window", "14 per 2 seconds sliding_window slices 3",
+        "10/minute fixed_window", "10/minute sliding_window", "10/minute sliding_window debt 10",
+        "14 per 2 seconds sliding_window slices 3 debt 9",
         "10/minute sliding_log", "100 per 10 seconds sliding_log",
-        "10/minute debt 5", "10/minute debt 0", "10/minute fixed_window debt 3", "10/minute sliding_window debt 0",
+        "10/minute debt 5", "10/minute debt 0", "10/minute fixed_window debt 3", "10/minute sliding_window debt 3",
         "10/minute sliding_log debt 4",
     )],
     parse_limits(["9/second fixed_window", "100/minute", "14 per 2 seconds sliding_window slices 3"]),
@@ -39,7 +40,9 @@ def debit(model, limit, now, cost):
         if limit.debt is not None:  # in fractions of a unit, as a bucket recovers
             model.tokens = max(model.tokens, -max(limit.debt * model.micros, before - model.full))
         return
-    most = limit.count if limit.debt is None else limit.debt
+    most = limit.debt
+    if most is None:
+        most = 0 if limit.algorithm == "sliding_window" else limit.count
     cost = min(cost, max(0, (model.full + most * model.micros - model.used(now)) // model.micros))
     if isinstance(model, SlidingLog):
         cost = min(cost, limit.count)

@@ -36,7 +36,7 @@ static inline bool sliding_window_decide(u64 *state, u64 now, const Limit *limit
     u64 sum = 0;
     for (u64 age = passed; age < slices; age++)
         sum += counters[age - passed];
-    u64 oldest = passed <= slices ? least(counters[slices - passed], limit->count) : 0; /* the limit may be lower now */
+    u64 oldest = passed <= slices ? least(counters[slices - passed], limit->owes) : 0; /* the limit may be lower now */
     if (cost > limit->count || sum > limit->count - cost)
         return false;
     u64 room = limit->count - cost - sum;
@@ -77,7 +77,7 @@ static inline u128 sliding_window_weighed(const u64 *state, u64 now, const Limit
     for (u64 age = 0; age < limit->slices; age++)
         sum += counters[age];
     u64 covered = (newest + 1) * limit->micros - sliding_window_position(newest, now, limit);
-    return (u128)sum * limit->micros + (u128)least(counters[limit->slices], limit->count) * covered;
+    return (u128)sum * limit->micros + (u128)least(counters[limit->slices], limit->owes) * covered;
 }
 
 static inline u64 sliding_window_remaining(const u64 *state, u64 now, const Limit *limit) {
@@ -92,7 +92,7 @@ static inline i64 sliding_window_retry_after(const u64 *state, u64 now, const Li
     u64 newest = sliding_window_unpack(state, now, limit, counters);
     u64 position = sliding_window_position(newest, now, limit), start = position;
     for (;;) {
-        u64 oldest = least(counters[slices], limit->count), sum = 0;
+        u64 oldest = least(counters[slices], limit->owes), sum = 0;
         for (u64 age = 0; age < slices; age++)
             sum += counters[age];
         if (sum <= limit->count - cost) { /* the oldest may weigh room / oldest */

@@ -1,12 +1,12 @@
 -- Twin of sliding_window.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 --
 -- state  >I7, then I5 for each counter, newest first: now, and what was counted until then; '' is EMPTY
--- limit  slices, micros, count
+-- limit  slices, micros, count, owes
 
 local TOO_LARGE = 9007199254740992 -- 2^53: from here on a double may be rounded
 local pack, unpack, values, ahead = struct.pack, struct.unpack, unpack, false
 
-local function decide(state, from, now, cost, slices, width, count)
+local function decide(state, from, now, cost, slices, width, count, owes)
   local next_from = from + 12 + 5 * slices
   if slices == 1 then -- two counters, the classic case: the same as below without a table
     local within = now % width
@@ -27,7 +27,7 @@ local function decide(state, from, now, cost, slices, width, count)
       end
     end
     local room = count - cost - newer
-    local weight, most = math.min(older, count) * left, room * width -- the limit may have been lowered
+    local weight, most = math.min(older, owes) * left, room * width -- the limit may have been lowered
     if room < 0 or weight > most then
       return state, false, next_from
     elseif weight < most or weight < TOO_LARGE then
@@ -46,7 +46,7 @@ local function decide(state, from, now, cost, slices, width, count)
   for age = 1, slices do
     room = room - counters[age]
   end
-  if room < 0 or exceeds(math.min(counters[slices + 1], count), left, room, width) then
+  if room < 0 or exceeds(math.min(counters[slices + 1], owes), left, room, width) then
     return state, false, next_from
   end
   counters[1] = counters[1] + cost
@@ -76,7 +76,6 @@ local function refund(state, from, now, cost, taken_at, slices, width, count)
   return new, from + 12 + 5 * slices
 end
 
--- `owes` follows the numbers of the limit.
 local function debit(state, from, now, cost, slices, width, count, owes)
   -- include sliding_slices.lua
   local window, slice, left = locate(now, slices, width)
@@ -84,10 +83,11 @@ local function debit(state, from, now, cost, slices, width, count, owes)
   if instant ~= now then
     left, ahead = width, true
   end
-  local low, high, used = 0, counters[slices + 1], 0
+  local oldest = math.min(counters[slices + 1], owes)
+  local low, high, used = 0, oldest, 0
   while low < high do -- the least weight, rounded up, that the oldest does not exceed
     local middle = (low + high - (low + high) % 2) / 2
-    if exceeds(counters[slices + 1], left, middle, width) then low = middle + 1 else high = middle end
+    if exceeds(oldest, left, middle, width) then low = middle + 1 else high = middle end
   end
   for age = 1, slices do
     used = used + counters[age]

@@ -5,7 +5,7 @@ current slice, the ``slices - 1`` before it, and of the next older one the share
 now, still covers.  The weight is exact: no rounding, no floor.
 
 If the limit was lowered, that older slice counts as if the new limit had been used up in it, no more:
-nobody waits longer than a client that has just used up the new limit.
+nobody waits longer than a client that has just used up the new limit.  A debt of the limit comes on top.
 
 The state is one number of ``FIELD``-bit digits: the index of the newest slice, then the counters, newest
 in the lowest digit, so that time passing is a shift.
@@ -55,8 +55,8 @@ def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
     oldest = counters >> bits
     # The sum of a number's digits in base MASK + 1 is that number modulo MASK.
     room = limit.count - cost - (counters - (oldest << bits)) % MASK
-    if oldest > limit.count:  # the limit was lowered: nobody waits for more than the new limit
-        oldest = limit.count
+    if oldest > limit.owes:  # the limit was lowered: nobody waits for more than the new limit
+        oldest = limit.owes
     if room < 0 or (oldest and oldest * ((newest + 1) * width - position) > room * width):
         return state, False
     return newest << top | counters + cost, True
@@ -79,7 +79,7 @@ def weighed(state: int, now: int, limit: Limit) -> int:
     """What counts at ``now``, in 1/period of a unit."""
     newest, counters = unpack(state, now, limit)
     position = max(now * limit.slices, newest * limit.micros)
-    return sum(counters[:-1]) * limit.micros + min(counters[-1], limit.count) * ((newest + 1) * limit.micros - position)
+    return sum(counters[:-1]) * limit.micros + min(counters[-1], limit.owes) * ((newest + 1) * limit.micros - position)
 
 
 def remaining(state: int, now: int, limit: Limit) -> int:
@@ -92,7 +92,7 @@ def retry_after(state: int, now: int, limit: Limit, cost: int) -> int | None:
     newest, counters = unpack(state, now, limit)
     start = position = max(now * limit.slices, newest * limit.micros)
     while True:
-        oldest, room = min(counters[-1], limit.count), limit.count - cost - sum(counters[:-1])
+        oldest, room = min(counters[-1], limit.owes), limit.count - cost - sum(counters[:-1])
         if room >= 0:  # the oldest may weigh room / oldest
             enough = (newest + 1) * limit.micros - (room * limit.micros // oldest if oldest else limit.micros)
             enough = max(start, enough)

@@ -59,7 +59,7 @@ def packed_limit(limit: Limit, kind: str, cost: int, lease: int = 0, lasts: int 
         (unit, unit_rest), (full, full_rest) = divmod(limit.unit, limit.drain), divmod(limit.full, limit.drain)
         numbers = limit.drain, unit, unit_rest << 26 | full_rest, full, limit.slack  # a drain is at most 2^26
     elif limit.algorithm == "sliding_window":
-        numbers = limit.slices, *numbers
+        numbers = limit.slices, *numbers, limit.owes
     numbers = ord(kind), cost, *numbers, *(0,) * (5 - len(numbers))
     return b"".join([packed_number(each) for each in numbers])
 
