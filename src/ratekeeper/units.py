@@ -167,8 +167,8 @@ def parse_limit(text: str) -> dict[str, int | str]:
         else:
             known = ("burst", "slices", "debt", *WINDOW_WORDS, *ALGORITHMS)
             raise InvalidLimit(
-                f"{place}: expected 'burst', 'slices', 'debt', 'calendar', 'first-use' or an algorithm after the period, "
-                f"got {shown(word)}.{did_you_mean(word, known)}"
+                f"{place}: expected 'burst', 'slices', 'debt', 'calendar', 'first-use' or an algorithm "
+                f"after the period, got {shown(word)}.{did_you_mean(word, known)}"
             )
     return arguments
 

@@ -141,7 +141,8 @@ class StoreContract:
             assert self.ask("debit", self.plan((key, limit, 6)))[0].remaining == 0
             wait = self.check(key, limit).retry_after
             assert wait is not None
-            assert (49 * day if is_bucket else 0) < wait <= (100 if limit.algorithm == "sliding_window" else 50) * day
+            longest = limit.period * (2 if limit.algorithm == "sliding_window" else 1)
+            assert (49 * day if is_bucket else 0) < wait <= longest
             back = self.ask("refund", self.plan((key, limit, 8)))[0]
             assert back.remaining == (5 if limit.algorithm == "sliding_log" else 4)  # a log keeps its newest five
 

@@ -192,7 +192,7 @@ MIDNIGHT = 1_774_738_800_000_000  # in Berlin, before a day of 23 hours
 def test_a_client_with_a_wrong_clock_counts_in_the_windows_of_the_server(redis_server, monkeypatch, behind):
     """Its first request has edges by its own clock, and all later ones by what the server said."""
     clock = FakeClock(start=MIDNIGHT / 1e6 - 1.0)
-    store = RedisStore(redis_server.url, clock=clock)
+    store = RedisStore(redis_server.url, clock=clock, deadline=10)
     limit = Limit.parse(BERLIN)
     layout = store.translator.layout("zones", limit)
     layout.gives_time = False  # as if the server had a clock of its own, ``behind`` days ahead of ours
@@ -210,7 +210,7 @@ def test_a_client_with_a_wrong_clock_counts_in_the_windows_of_the_server(redis_s
 
 def test_the_words_of_a_calendar_are_made_once_for_each_window(redis_server):
     clock = FakeClock(start=MIDNIGHT / 1e6 - 1.0)
-    store = RedisStore(redis_server.url, clock=clock)
+    store = RedisStore(redis_server.url, clock=clock, deadline=10)
     layout = store.translator.layout("zones", parse_limits([BERLIN, "100/month"]))
     words = layout.check_words(1)
     assert layout.check_words(1) is words

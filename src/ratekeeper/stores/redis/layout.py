@@ -181,7 +181,10 @@ class Subject:
             return bulk(kinds[:1].encode())
         if operation == "debit":
             now = self.server_time()
-            return bulk(b"".join([packed_debit(*each, cost, now) for each in zip(self.parts, kinds)])) + self.ttl
+            return (
+                bulk(b"".join([packed_debit(*each, cost, now) for each in zip(self.parts, kinds, strict=True)]))
+                + self.ttl
+            )
         costs = [most_back(part, cost) if operation == "refund" else cost for part in self.parts]
         now = self.server_time()
         limits = [
