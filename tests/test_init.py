@@ -63,15 +63,16 @@ CLASSES = [
     (Limiter("5/minute"), LIMITER),
     (AsyncLimiter("5/minute"), LIMITER),
     (Limiter("5/minute").reserve("k"), RESERVATION),
-    (REFUSAL, "allowed at binding delay limit parts reason remaining reset_after retry_after"),
+    (REFUSAL, "allowed at binding delay limit parts reason remaining reset_after reset_at retry_after"),
     (
         Verdict(False, (REFUSAL,)),
-        "allowed binding decisions delay names reason remaining reset_after retry_after rule",
+        "allowed binding decisions delay names reason remaining reset_after reset_at retry_after rule",
     ),
     (
         Limit("5/minute"),
-        "algorithm burst capacity count debt is_leased is_unlimited parse period slices "
-        "ceiling drain full is_queue layout micros owes parts recovery rule slack unit",  # for stores, not promised
+        "algorithm burst capacity count debt is_leased is_unlimited parse period slices timezone "
+        # for stores, not promised:
+        "calendar ceiling drain full is_aligned is_queue layout micros owes parts period_name recovery rule slack unit",
     ),
     (LimitExceeded(REFUSAL), "add_note args decision name retry_after with_traceback"),
     (StoreUnavailable("here", "why"), "add_note args charged store why with_traceback"),

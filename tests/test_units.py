@@ -135,14 +135,14 @@ REFUSED = [
                                 "got 0.3 microseconds."),
     ("10/s burst 0", "limit '10/s burst 0': expected a burst from 1 to 1,000,000,000,000, got 0. "
                      "To allow no bursts, write 'burst 1'."),
-    ("10/s bust 3", "limit '10/s bust 3': expected 'burst', 'slices', 'debt' or an algorithm after the period, "
-                    "got 'bust'. "
+    ("10/s bust 3", "limit '10/s bust 3': expected 'burst', 'slices', 'debt', 'calendar', 'first-use' "
+        "or an algorithm after the period, got 'bust'. "
                     "Did you mean 'burst'?"),
     ("10/s burst 3 burst 4", "limit '10/s burst 3 burst 4': expected 'burst' once, got it twice."),
     ("10/s gcra gcra", "limit '10/s gcra gcra': expected one algorithm, got gcra and gcra."),
     ("10/s gcra token_bucket", "limit '10/s gcra token_bucket': expected one algorithm, got gcra and token_bucket."),
-    ("10/month", "limit '10/month': expected a unit of time (millisecond, second, minute, hour, day, week), "
-        "got 'month'. Its length varies: write a number of days, such as '30 days'."),
+    ("10 per 1.5 months", "limit '10 per 1.5 months': expected one month, as its length varies, got 1.5. "
+        "Write a number of days, such as '90 days'."),
     ("10/s fixed_window burst 20", "limit '10/s fixed_window burst 20': expected no burst, as fixed_window admits its "
                                    "count at once, got burst 20. Use gcra, token_bucket or leaky_bucket for a burst."),
     ("10/s slices 3", "limit '10/s slices 3': expected slices with sliding_window only, got gcra."),

@@ -7,12 +7,13 @@ were given no clock follow the default, and ``set_default`` replaces it for all 
 
 from __future__ import annotations
 
-from time import monotonic_ns, sleep
+from time import monotonic_ns, sleep, time_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
     from _weakref import ReferenceType
+    from collections.abc import Callable
     from typing import Protocol
 
     class FollowsDefault(Protocol):
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
     class Clock(Protocol):
         def nanos(self) -> int:
-            """The time in nanoseconds, never negative; decisions use its whole microseconds."""
+            """The time in nanoseconds, never negative; decisions use its whole microseconds.
+
+            Of a clock that has no ``wall_nanos`` this is the time since 1970 as well: see ``wall``.
+            """
 
         def sleep(self, micros: int) -> None: ...
 
@@ -44,6 +48,7 @@ class MonotonicClock:
 
     __slots__ = ()
     nanos = staticmethod(monotonic_ns)
+    wall_nanos = staticmethod(time_ns)
 
     def sleep(self, micros: int) -> None:
         sleep(micros / 1_000_000)
@@ -61,6 +66,12 @@ class MonotonicClock:
         await asleep((micros - SPIN) / 1_000_000)
         while monotonic_ns() < until:  # noqa: ASYNC110 - there is no event to wait for
             await asleep(0)
+
+
+def wall(clock: Clock) -> Callable[[], int]:
+    """The time of day, in nanoseconds since 1970: windows that are aligned to it are decided by this one."""
+    nanos: Callable[[], int] = getattr(clock, "wall_nanos", clock.nanos)
+    return nanos
 
 
 MONOTONIC = MonotonicClock()

@@ -6,6 +6,8 @@ pure rule that decided.
 
 from __future__ import annotations
 
+from time import time_ns
+
 from ratekeeper import native
 from ratekeeper.check import to_cost
 from ratekeeper.errors import InvalidInput
@@ -132,6 +134,17 @@ class Decision(tuple):  # type: ignore[type-arg]
         return limit.rule.reset_after(state, now, limit) / SECOND
 
     @property
+    def reset_at(self) -> float:
+        """The instant at which the full limit is available again, in seconds since 1970.
+
+        Exact for limits that follow the time of day; of the others it is the present instant and ``reset_after``.
+        """
+        _, limit, state, now, _ = self
+        return reset_instant(
+            now if getattr(limit, "is_aligned", False) else 0, limit.rule.reset_after(state, now, limit)
+        )
+
+    @property
     def delay(self) -> float:
         """Seconds that a call admitted by a leaky bucket has to wait for its turn; else 0.0."""
         allowed, limit, state, now, cost = self
@@ -183,6 +196,11 @@ class Decision(tuple):  # type: ignore[type-arg]
 
     def __reduce__(self) -> tuple[object, ...]:
         return Decision, self._answers()
+
+
+def reset_instant(now: int, micros: int) -> float:
+    """Seconds since 1970, ``micros`` after ``now``; 0 is the present."""
+    return ((now or time_ns() // 1000) + micros) / SECOND
 
 
 def binding(decisions: Iterable[Decision]) -> Decision:
@@ -280,6 +298,11 @@ class Verdict(Frozen):
     def reset_after(self) -> float:
         """Seconds until the full limit is available again: the longest of all decisions."""
         return max((decision.reset_after for decision in self.decisions), default=0.0)
+
+    @property
+    def reset_at(self) -> float:
+        """The instant at which the full limit is available again, in seconds since 1970: the latest instant."""
+        return max((decision.reset_at for decision in self.decisions), default=time_ns() / 1e9)
 
     @property
     def delay(self) -> float:

@@ -6,8 +6,20 @@ Both are frozen.  Durations are whole microseconds inside and seconds at the pub
 from __future__ import annotations
 
 from ratekeeper.algorithms import BUCKETS, RULES, rule_of, several, unlimited
+from ratekeeper.calendars import calendar_of
 from ratekeeper.errors import InvalidLimit, did_you_mean, shown
-from ratekeeper.units import LEASE, SECOND, format_period, parse_limit, parse_period, to_micros
+from ratekeeper.units import (
+    CALENDAR_UNITS,
+    LEASE,
+    LONGEST,
+    SECOND,
+    VARYING,
+    WINDOW_WORDS,
+    format_period,
+    parse_limit,
+    parse_period,
+    to_micros,
+)
 
 TYPE_CHECKING = False
 
@@ -16,6 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
+    from ratekeeper.calendars import Calendar
     from ratekeeper.units import Seconds
 
     State = Any  # one whole number or a tuple of them: only the rule that wrote it reads it
@@ -60,11 +73,16 @@ class Limit(Frozen):
     ``Limit("100/minute")`` parses a text, as ``parse`` does.  ``period`` is in seconds, a timedelta, or text such as
     ``"10 seconds"``.  ``burst`` is what a bucket holds, by default ``count``; windows have none.  ``slices`` divides a
     ``sliding_window`` into that many parts.  All are attributes too, with ``capacity``: the most that can pass at once.
+
+    ``window="calendar"`` counts by the days, weeks, months or years of a ``timezone``, by default UTC:
+    ``Limit(1000, "month")``, ``Limit(1000, "day", window="calendar", timezone="Europe/Berlin")``.
+    ``window="first-use"`` starts a window of one period with the first call.
     """
 
     __slots__ = (
         "algorithm",
         "burst",
+        "calendar",
         "capacity",
         "ceiling",
         "count",
@@ -92,6 +110,7 @@ class Limit(Frozen):
     ceiling: int  # ticks that a bucket owes at most: a burst, and the slack
     owes: int  # units that a debit makes a key owe at most: the capacity, and its debt
     rule: ModuleType  # the module of pure functions that decides
+    calendar: Any  # where the windows of calendar_window begin; of other limits None
 
     def __init__(
         self,
@@ -102,13 +121,26 @@ class Limit(Frozen):
         algorithm: str | None = None,
         slices: int = 1,
         debt: int | None = None,
+        window: str | None = None,
+        timezone: str | None = None,
     ) -> None:
         if period is None:
+            if window is not None or timezone is not None:
+                raise InvalidLimit(
+                    f"limit {shown(count)}: expected the window and the time zone in the text, got them beside it. "
+                    f"Write '1000/day calendar Europe/Berlin' or '1000/day first-use'."
+                )
             self._copy(Limit.parse(count, algorithm), burst, slices, debt)  # type: ignore[arg-type]
             return
         place = f"limit {shown(count)} per {shown(period)}"
-        micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
-        self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices, debt)  # type: ignore[arg-type]
+        unit = CALENDAR_UNITS.get(period.strip().lower(), "") if isinstance(period, str) else ""
+        algorithm = windowed(place, window, timezone, unit, algorithm)
+        if unit in VARYING:
+            micros = LONGEST[unit]
+        else:
+            micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
+        calendar = calendar_of(unit, timezone or "UTC", place) if algorithm == "calendar_window" else None
+        self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices, debt, calendar)  # type: ignore[arg-type]
 
     def _copy(self, parsed: Limit, burst: int | None, slices: int, debt: int | None) -> None:
         if burst is not None or slices != 1 or debt is not None:
@@ -127,6 +159,7 @@ class Limit(Frozen):
         algorithm: str,
         slices: int,
         debt: int | None = None,
+        calendar: Calendar | None = None,
     ) -> None:
         if algorithm not in RULES:
             advice = did_you_mean(str(algorithm), RULES)
@@ -148,6 +181,10 @@ class Limit(Frozen):
         expect_number(place, "slices", slices, MOST_SLICES, zero="The classic two counters are 'slices 1'.")
         if slices != 1 and algorithm != "sliding_window":
             raise InvalidLimit(f"{place}: expected slices with sliding_window only, got {algorithm}.")
+        if (algorithm == "calendar_window") != (calendar is not None):
+            raise InvalidLimit(
+                f"{place}: expected a calendar, got calendar_window alone. Write '1000/day calendar' or '1000/month'."
+            )
         capacity = count if burst is None else burst
         if debt is not None and algorithm == "concurrency":
             raise InvalidLimit(
@@ -175,6 +212,7 @@ class Limit(Frozen):
             ceiling=full + slack * drain,
             owes=most_owed(algorithm, count, micros, capacity, unit, drain, debt),
             rule=rule_of(algorithm),
+            calendar=calendar,
         )
 
     @classmethod
@@ -198,6 +236,8 @@ class Limit(Frozen):
             return UNLIMITED_LIMIT
         parsed: dict[str, Any] = parse_limit(text)
         place = f"limit {shown(text)}"
+        if algorithm == "fixed_window" and parsed.get("algorithm") in WINDOW_WORDS.values():
+            algorithm = None
         if algorithm is not None and parsed.setdefault("algorithm", algorithm) != algorithm:
             raise InvalidLimit(
                 f"{place}: expected one algorithm, got {parsed['algorithm']} in the text "
@@ -212,12 +252,13 @@ class Limit(Frozen):
             parsed.get("algorithm", "gcra"),
             parsed.get("slices", 1),
             parsed.get("debt"),
+            calendar_of(parsed["unit"], parsed.get("timezone", "UTC"), place) if "unit" in parsed else None,
         )
         return limit
 
     @property
     def period(self) -> float:
-        """The period in seconds."""
+        """The period in seconds; of a month 31 days, and of a year 366."""
         return self.micros / SECOND
 
     @property
@@ -225,6 +266,11 @@ class Limit(Frozen):
         """How much a settlement may charge beyond what is left; None: all of it, of a sliding window nothing."""
         most = most_owed(self.algorithm, self.count, self.micros, self.capacity, self.unit, self.drain, None)
         return None if self.owes == most else self.owes - self.capacity
+
+    @property
+    def period_name(self) -> str:
+        # "minute", "10 seconds", "month".
+        return format_period(self.micros) if self.calendar is None else self.calendar.unit
 
     @property
     def is_unlimited(self) -> bool:
@@ -235,6 +281,16 @@ class Limit(Frozen):
     def is_leased(self) -> bool:
         """Whether an admitted call holds a lease, to be given back: ``"20 concurrent"``."""
         return self.algorithm == "concurrency"
+
+    @property
+    def timezone(self) -> str | None:
+        """The time zone of a calendar's days, weeks, months or years: ``"UTC"``; None of any other limit."""
+        return None if self.calendar is None else self.calendar.timezone
+
+    @property
+    def is_aligned(self) -> bool:
+        # Whether its windows begin at times of day, so that the wall clock decides, and not the monotonic one.
+        return self.algorithm in ("fixed_window", "calendar_window")
 
     @property
     def is_queue(self) -> bool:
@@ -253,7 +309,7 @@ class Limit(Frozen):
             return -(-self.full // self.drain)
         if self.algorithm == "sliding_window":
             return -(-self.micros * (self.slices + 1) // self.slices)
-        return self.micros
+        return self.micros if self.calendar is None else self.calendar.longest
 
     @property
     def layout(self) -> str:
@@ -262,20 +318,27 @@ class Limit(Frozen):
             return f"bucket:{self.unit}:{self.drain}"
         if self.algorithm in ("sliding_log", "concurrency"):
             return "log" if self.algorithm == "sliding_log" else "leases:2"  # 1 had no ids
+        if self.calendar is not None:
+            return f"calendar_window:{self.calendar.unit}:{self.calendar.timezone}"
         return f"{self.algorithm}:{self.micros}:{self.slices}"
 
     def __str__(self) -> str:
         if self.is_unlimited:
             return "unlimited"
-        period = format_period(self.micros)
+        period = self.period_name
         if self.is_leased:
             lasts = "" if self.micros == LEASE else f" for {period}" if " " in period else f" for 1 {period}"
             return f"{self.count} concurrent{lasts}"
+        if self.calendar is not None:
+            unit, zone = self.calendar.unit, self.calendar.timezone
+            words = [f"{self.count}/{unit}", *(["calendar"] if unit not in VARYING or zone != "UTC" else [])]
+            words += [] if zone == "UTC" else [zone]
+            return " ".join(words if self.debt is None else [*words, f"debt {self.debt}"])
         words = [f"{self.count} per {period}" if " " in period else f"{self.count}/{period}"]
         if self.burst != self.count:
             words.append(f"burst {self.burst}")
         if self.algorithm != "gcra":
-            words.append(self.algorithm)
+            words.append("first-use" if self.algorithm == "first_use_window" else self.algorithm)
         if self.slices != 1:
             words.append(f"slices {self.slices}")
         if self.debt is not None:
@@ -286,7 +349,7 @@ class Limit(Frozen):
         return f"Limit.parse({str(self)!r})"
 
     def _identity(self) -> tuple[object, ...]:
-        return self.count, self.micros, self.burst, self.algorithm, self.slices, self.owes
+        return self.count, self.micros, self.burst, self.algorithm, self.slices, self.owes, self.calendar
 
     def __eq__(self, other: object) -> bool:
         return self._identity() == other._identity() if isinstance(other, Limit) else NotImplemented
@@ -314,6 +377,7 @@ def make_unlimited() -> Limit:
         ceiling=UNLIMITED,
         owes=UNLIMITED,
         rule=unlimited,
+        calendar=None,
     )
     return limit
 
@@ -331,6 +395,29 @@ def most_owed(algorithm: str, count: int, micros: int, capacity: int, unit: int,
     if algorithm in BUCKETS:  # what recovers in 400 days, and is exact in a double
         most = capacity + max(0, min(LONGEST_PERIOD * drain // unit, MOST_TICKS // drain - capacity))
     return most if debt is None else min(most, capacity + debt)
+
+
+def windowed(place: str, window: str | None, timezone: str | None, unit: str, algorithm: str | None) -> str | None:
+    """The algorithm that ``window`` and the unit of the period choose; the given one if they choose none."""
+    if window is not None and window not in WINDOW_WORDS:
+        raise InvalidLimit(f"{place}: expected a window ('calendar' or 'first-use'), got {shown(window)}.")
+    chosen = WINDOW_WORDS[window] if window is not None else "calendar_window" if unit in VARYING else algorithm
+    if algorithm not in (None, "fixed_window", chosen):
+        raise InvalidLimit(
+            f"{place}: expected fixed_window or no algorithm with a {window or unit} window, got {shown(algorithm)}."
+        )
+    if chosen == "calendar_window" and not unit:
+        raise InvalidLimit(
+            f"{place}: expected 'day', 'week', 'month' or 'year' as the period of a calendar window, got neither."
+        )
+    if chosen == "first_use_window" and unit in VARYING:
+        raise InvalidLimit(f"{place}: expected a period of one length, got {unit}. Write a number of days.")
+    if timezone is not None and chosen != "calendar_window":
+        raise InvalidLimit(
+            f"{place}: expected no time zone, as only calendar windows have one, got {shown(timezone)}. "
+            "Say window='calendar'."
+        )
+    return chosen
 
 
 def expect_number(place: str, what: str, value: object, most: int, zero: str) -> None:
@@ -406,6 +493,11 @@ class LimitSet(Frozen):
     def recovery(self) -> int:
         """Microseconds after which any state is empty again, if nothing more is taken."""
         return max([limit.recovery for limit in self.limits])
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the wall clock decides: all of them follow one clock."""
+        return any(limit.is_aligned for limit in self.limits)
 
     @property
     def is_queue(self) -> bool:

@@ -6,7 +6,7 @@ a possible limit.  No regular expressions: importing ratekeeper stays cheap.
 
 from __future__ import annotations
 
-from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.algorithms import ALGORITHMS, WINDOWS
 from ratekeeper.errors import InvalidLimit, did_you_mean, shown
 
 TYPE_CHECKING = False
@@ -29,6 +29,17 @@ UNITS: dict[str, tuple[int, tuple[str, ...]]] = {
     "microsecond": (1, ("microseconds", "micros", "usec", "usecs", "us", "µs", "μs")),
 }
 SPELLINGS = {word: size for name, (size, words) in UNITS.items() for word in (name, *words)}
+# What a calendar divides time into, and its spellings.  Months and years have no other length.
+CALENDAR_UNITS = {
+    **dict.fromkeys(("day", *UNITS["day"][1]), "day"),
+    **dict.fromkeys(("week", *UNITS["week"][1]), "week"),
+    **dict.fromkeys(("month", "months", "mo"), "month"),
+    **dict.fromkeys(("year", "years", "yr", "y"), "year"),
+}
+VARYING = ("month", "year")
+LONGEST = {"month": 31 * 86_400 * SECOND, "year": 366 * 86_400 * SECOND}
+# How a fixed window may start, and the rule that does it.
+WINDOW_WORDS = dict(zip(("calendar", "first-use"), WINDOWS, strict=True))
 
 
 def to_micros(value: Seconds, what: str) -> int:
@@ -97,7 +108,7 @@ def take_period(words: list[str], place: str) -> tuple[int, list[str]]:
     unit = words[0] if words else ""
     if unit not in SPELLINGS:
         advice = did_you_mean(unit, SPELLINGS)
-        if unit.rstrip("s") in ("month", "year"):
+        if CALENDAR_UNITS.get(unit) in VARYING:
             advice = " Its length varies: write a number of days, such as '30 days'."
         raise InvalidLimit(
             f"{place}: expected a unit of time (millisecond, second, minute, hour, day, week), "
@@ -125,25 +136,91 @@ def parse_limit(text: str) -> dict[str, int | str]:
             f"{place}: expected '/' or 'per' after the count, got {shown(words[0]) if words else 'nothing'}. "
             "Write for example '100/minute' or '5 per 10 seconds'."
         )
-    micros, words = take_period(words[1:], place)
-    arguments: dict[str, int | str] = {"count": count, "micros": micros}
+    arguments: dict[str, int | str] = {"count": count}
+    unit, words = calendar_unit(words[1:], place)
+    if unit in VARYING:
+        arguments.update(micros=LONGEST[unit], algorithm="calendar_window", unit=unit)
+        words = words[1:]
+    else:
+        arguments["micros"], words = take_period(words, place)
     while words:
         word = words[0]
+        if word in ("calendar", "calendar_window"):
+            words = take_calendar(words[1:], unit, text, arguments, place)
+            continue
         if word in arguments:
             raise InvalidLimit(f"{place}: expected {word!r} once, got it twice.")
-        if word in ALGORITHMS and "algorithm" in arguments:
-            raise InvalidLimit(f"{place}: expected one algorithm, got {arguments['algorithm']} and {word}.")
+        word = WINDOW_WORDS.get(word, word)
+        if word in (*ALGORITHMS, *WINDOWS) and "algorithm" in arguments:
+            raise InvalidLimit(
+                f"{place}: expected one algorithm, got {arguments['algorithm']} and {word}."
+                + (
+                    f" The length of a {unit} varies: write 'days' for any other than calendar."
+                    if unit in VARYING
+                    else ""
+                )
+            )
         if word in ("burst", "slices", "debt"):
             arguments[word], words = take_number(words[1:], place, f"a number after {word!r}")
-        elif word in ALGORITHMS:
+        elif word in (*ALGORITHMS, *WINDOWS):
             arguments["algorithm"], words = word, words[1:]
         else:
-            known = ("burst", "slices", "debt", *ALGORITHMS)
+            known = ("burst", "slices", "debt", *WINDOW_WORDS, *ALGORITHMS)
             raise InvalidLimit(
-                f"{place}: expected 'burst', 'slices', 'debt' or an algorithm after the period, "
-                f"got {shown(word)}.{did_you_mean(word, known)}"
+                f"{place}: expected 'burst', 'slices', 'debt', 'calendar', 'first-use' or an algorithm "
+                f"after the period, got {shown(word)}.{did_you_mean(word, known)}"
             )
     return arguments
+
+
+def calendar_unit(words: list[str], place: str) -> tuple[str, list[str]]:
+    """The unit that a calendar would divide time into, "" if there is none; and the words from the unit on."""
+    single = words[1:] if words[:1] == ["1"] else words
+    unit = CALENDAR_UNITS.get(single[0], "") if single else ""
+    if unit:
+        return unit, single
+    if len(words) > 1 and CALENDAR_UNITS.get(words[1]) in VARYING:
+        raise InvalidLimit(
+            f"{place}: expected one {CALENDAR_UNITS[words[1]]}, as its length varies, got {words[0]}. "
+            "Write a number of days, such as '90 days'."
+        )
+    return "", words
+
+
+def take_calendar(words: list[str], unit: str, text: str, arguments: dict[str, int | str], place: str) -> list[str]:
+    """Parse what follows ``calendar``: a time zone, in the letters of ``text``, or nothing, which is UTC."""
+    if not unit:
+        raise InvalidLimit(
+            f"{place}: expected one day, week, month or year with 'calendar', "
+            f"got {format_period(int(arguments['micros']))}. "
+            "Shorter periods start at full hours, minutes and seconds with fixed_window."
+        )
+    if arguments.get("algorithm", "calendar_window") != "calendar_window" or "timezone" in arguments:
+        raise InvalidLimit(f"{place}: expected 'calendar' once and no other algorithm, got both.")
+    zone = "UTC"
+    if words and words[0] not in ("burst", "slices", "debt", *WINDOW_WORDS, *WINDOWS, *ALGORITHMS):
+        after = text[
+            text.lower().index("calendar") + len("calendar") :
+        ]  # in the letters of the text: zones have capitals
+        zone = after.removeprefix("_window").split()[0]
+        words = words[len(split(zone)) :]
+    arguments.update(algorithm="calendar_window", unit=unit, timezone=zone)
+    return words
+
+
+def with_window(text: str, window: str | None, timezone: str | None) -> str:
+    """``text`` with the window and the time zone that it does not name itself."""
+    words = split(text)
+    if not words or "concurrent" in words or words == ["unlimited"]:
+        return text
+    is_calendar = "calendar" in words or CALENDAR_UNITS.get(words[2] if len(words) > 2 else "") in VARYING
+    if window is not None and not is_calendar and not any(word in (*WINDOW_WORDS, *ALGORITHMS) for word in words):
+        text, is_calendar = f"{text} {window}", window == "calendar"
+    if timezone is None or not is_calendar:
+        return text
+    if "calendar" not in split(text):
+        text += " calendar"
+    return f"{text} {timezone}" if text.lower().endswith("calendar") else text
 
 
 def several_limits(text: str) -> list[str]:

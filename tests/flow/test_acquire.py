@@ -26,7 +26,7 @@ def test_a_refusal_is_slept_off():
     queue, clock = WaitQueue(), FakeClock()
     flow = acquire(queue, wanted(), 5_000_000, clock)
     next(flow)
-    assert read(flow.send((0, (1_000_000,)))) == ("Ask", "check")
+    assert read(flow.send(((0,), (1_000_000,)))) == ("Ask", "check")
     assert read(flow.send((NO,))) == ("Sleep", 1_000_000)
     assert read(flow.send(None)) == ("Ask", "check")
     assert result(flow, (YES,)) is YES
@@ -47,7 +47,7 @@ def test_who_is_not_first_waits_for_the_turn_and_gives_up_in_time():
     ahead = queue.join("key", (1,))
     flow = acquire(queue, wanted(), 3_000_000, clock)
     next(flow)
-    turn = flow.send((0, (0,)))
+    turn = flow.send(((0,), (0,)))
     assert isinstance(turn, Turn)
     assert turn.micros == 3_000_000
     assert read(flow.send(False)) == ("Ask", "peek")
@@ -69,7 +69,7 @@ def test_a_queue_whose_turn_comes_too_late_is_left_again():
     leaky = Limit.parse("1/second burst 9 leaky_bucket")
     flow = acquire(queue, wanted(limit=leaky), 1_000_000, clock)
     next(flow)
-    assert read(flow.send((0, (1_000_000,)))) == ("Ask", "check")
+    assert read(flow.send(((0,), (1_000_000,)))) == ("Ask", "check")
     late = Decision(True, 9, 5, 0.0, 4.0, delay=3.0)  # somebody was quicker
     back = flow.send((late,))
     assert isinstance(back, Ask)

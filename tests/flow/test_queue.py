@@ -224,20 +224,20 @@ def test_whoever_leaves_from_the_middle_wakes_nobody():
     queue, woken = WaitQueue(), []
     waiters = [queue.join("key", (1,)) for _ in range(3)]
     for waiter in waiters:
-        predict_wait((wanted(),), (0,), 0, queue.ahead(waiter), waiter)
+        predict_wait((wanted(),), (0,), (0,), queue.ahead(waiter), waiter)
     assert [waiter.predicted[0] for waiter in waiters] == [0, 1_000_000, 2_000_000]
     queue.when_first(waiters[2], lambda: woken.append(2))
     queue.leave(waiters[1], served=False)
     assert woken == []
     assert [waiter.predicted for waiter in queue.waiting["key"]] == [None, None]
-    assert predict_wait((wanted(),), (0,), 0, queue.ahead(waiters[2]), waiters[2]) == 1_000_000
+    assert predict_wait((wanted(),), (0,), (0,), queue.ahead(waiters[2]), waiters[2]) == 1_000_000
 
 
 def test_a_cost_ahead_that_can_never_pass_holds_up_nobody():
     queue = WaitQueue()
     queue.join("key", (99,))
     waiter = queue.join("key", (1,))
-    assert predict_wait((wanted(),), (0,), 0, queue.ahead(waiter), waiter) == 0
+    assert predict_wait((wanted(),), (0,), (0,), queue.ahead(waiter), waiter) == 0
 
 
 def test_a_forked_child_begins_with_empty_queues():

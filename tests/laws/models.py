@@ -10,6 +10,10 @@ behind.  ``decide`` and ``refund`` change a model; all else looks.
 from __future__ import annotations
 
 import copy
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Model:
@@ -193,6 +197,71 @@ class FixedWindow(Model):
                 self.newest = 0
 
 
+class CalendarWindow(FixedWindow):
+    """The same for windows that the calendar of a zone divides time into, by its own arithmetic."""
+
+    def __init__(self, count: int, micros: int, burst: int, slices: int, unit: str, timezone: str) -> None:
+        super().__init__(count, micros, burst, slices)
+        self.zone, self.unit = ZoneInfo(timezone), unit
+
+    def window_of(self, now: int) -> int:
+        day = (EPOCH + timedelta(microseconds=now)).astimezone(self.zone).date()
+        if self.unit == "month":
+            return day.year * 12 + day.month
+        number = day.toordinal()
+        return {"day": number, "week": (number - 1) // 7, "year": day.year}[self.unit]
+
+    def used(self, now: int) -> int:
+        return self.count_in_it * self.micros if self.window_of(now) <= self.newest else 0
+
+    def record(self, now: int, cost: int) -> None:
+        self.count_in_it = self.used(now) // self.micros + cost
+        self.newest = max(self.newest, self.window_of(now))
+
+    def is_too_far(self, now: int) -> bool:
+        return self.newest - self.window_of(now) > 1
+
+    def bring(self, now: int) -> None:
+        self.newest = self.window_of(now)
+
+    def refund(self, now: int, cost: int, at: int) -> None:
+        model = self.seen(now)
+        present = self.window_of(now)
+        if model.used(now) and present <= self.window_of(at) <= max(present, model.newest):
+            self.newest, self.count_in_it = model.newest, max(0, model.count_in_it - cost)
+            if not self.count_in_it:
+                self.newest = 0
+
+
+class FirstUseWindow(Model):
+    """When the window started, and what was used in it."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.started, self.count_in_it = 0, 0
+
+    def used(self, now: int) -> int:
+        return self.count_in_it * self.micros if now - self.started < self.micros else 0
+
+    def record(self, now: int, cost: int) -> None:
+        if not self.used(now):
+            self.started, self.count_in_it = now, 0
+        self.count_in_it += cost
+
+    def is_too_far(self, now: int) -> bool:
+        return self.started - now >= self.micros
+
+    def bring(self, now: int) -> None:
+        self.started = now
+
+    def refund(self, now: int, cost: int, at: int) -> None:
+        model = self.seen(now)
+        if model.used(now) and min(now, model.started) <= at < model.started + self.micros:
+            self.started, self.count_in_it = model.started, max(0, model.count_in_it - cost)
+            if not self.count_in_it:
+                self.started = 0
+
+
 class SlidingLog(Model):
     """Every unit with its instant: none comes before one that is in the log."""
 
@@ -319,9 +388,17 @@ MODELS = {
     "token_bucket": TokenBucket,
     "leaky_bucket": LeakyBucket,
     "gcra": TokenBucket,
+    "first_use_window": FirstUseWindow,
 }
 
 
+def model_of_part(limit) -> Model:
+    numbers = limit.count, limit.micros, limit.burst, limit.slices
+    if limit.algorithm == "calendar_window":
+        return CalendarWindow(*numbers, limit.calendar.unit, limit.calendar.timezone)
+    return MODELS[limit.algorithm](*numbers)
+
+
 def model_of(limit) -> Model | Several:
-    models = [MODELS[part.algorithm](part.count, part.micros, part.burst, part.slices) for part in limit.parts]
+    models = [model_of_part(part) for part in limit.parts]
     return models[0] if len(models) == 1 else Several(models)

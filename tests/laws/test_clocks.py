@@ -15,6 +15,7 @@ from tests import tier
 from tests.laws.test_laws import bound
 from tests.laws.walk import edge_after, next_instant
 
+LAWFUL = (*ALGORITHMS, "first_use_window")
 TEXTS = ["10/minute", "3/second", "7 per 3 seconds", "2 per 5 microseconds"]
 
 
@@ -70,7 +71,7 @@ def admissions(history):
     return costs
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LAWFUL)
 def test_no_tolerated_step_back_admits_more_than_the_furthest_clock_allows(name):
     for limit in limits(name):
         for seed in range(tier.steps(60, 6)):
@@ -82,7 +83,7 @@ def test_no_tolerated_step_back_admits_more_than_the_furthest_clock_allows(name)
                     assert total <= most(limit, begin, end), (limit, seed)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LAWFUL)
 def test_every_longer_step_back_unlocks_one_period_at_most(name):
     """Each such step begins a new history, which is bounded like the first."""
     for limit in limits(name):
@@ -118,7 +119,7 @@ def test_a_longer_step_back_of_a_bucket_unlocks_only_what_drains_beyond_the_slac
 
 
 @pytest.mark.parametrize("far", [False, True])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LAWFUL)
 def test_answers_are_true_wherever_the_clock_steps(name, far):
     for limit in limits(name):
         rule = limit.rule
@@ -145,7 +146,7 @@ def test_answers_are_true_wherever_the_clock_steps(name, far):
                 assert rule.remaining(state, now + reset, limit) == limit.capacity
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LAWFUL)
 def test_a_step_back_locks_out_for_the_step_and_no_longer_than_one_period_more(name):
     for limit in limits(name):
         rule, chance = limit.rule, random.Random(5)
@@ -186,7 +187,7 @@ def test_a_lowered_burst_locks_out_for_no_longer_than_itself(name):
         assert tight.rule.decide(state, now + wait, tight, 1)[1]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LAWFUL)
 def test_a_clock_that_trembles_over_an_edge_unlocks_nothing(algorithm):
     limit = Limit(10, 60, algorithm=algorithm)
     edge = edge_after(random.Random(0), limit, 10**12)
@@ -199,7 +200,7 @@ def test_a_clock_that_trembles_over_an_edge_unlocks_nothing(algorithm):
     assert admitted == (20 if algorithm == "fixed_window" else 10)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LAWFUL)
 def test_random_jitter_of_two_seconds_unlocks_nothing(algorithm):
     chance = random.Random(1)
     limit = Limit(10, 60, algorithm=algorithm)

@@ -7,18 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper import Limit
-from ratekeeper.algorithms import ALGORITHMS, BUCKETS
+from ratekeeper.algorithms import ALGORITHMS, BUCKETS, WINDOWS
 from tests import tier
 
 START = 10**9
+SPRING = 1_774_695_600_000_000  # the noon before Berlin moves its clocks
 counts = st.integers(1, 12)
 periods = st.sampled_from([1, 3, 7, 10, 1_000, 999_983, 1_000_000])
 calls = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 14)), min_size=1, max_size=40)
 
 
 @st.composite
-def limits(draw, algorithms=tuple(ALGORITHMS)):
+def limits(draw, algorithms=(*ALGORITHMS, *WINDOWS)):
     algorithm = draw(st.sampled_from(algorithms))
+    if algorithm == "calendar_window":
+        unit = draw(st.sampled_from(["day", "week", "month"]))
+        timezone = draw(st.sampled_from(["UTC", "Europe/Berlin"]))
+        return Limit(draw(counts), unit, window="calendar", timezone=timezone)
     burst = draw(st.none() | counts) if algorithm in BUCKETS else None
     slices = draw(st.integers(1, 5)) if algorithm == "sliding_window" else 1
     micros = draw(periods)
@@ -27,7 +32,7 @@ def limits(draw, algorithms=tuple(ALGORITHMS)):
 
 def play(limit, calls):
     """Each call with its time, in fortieths of the period, and what became of it."""
-    rule, state, now = limit.rule, limit.rule.EMPTY, START
+    rule, state, now = limit.rule, limit.rule.EMPTY, START if limit.calendar is None else SPRING
     for step, cost in calls:
         now += step * limit.micros // 20
         before = state
@@ -42,6 +47,10 @@ def bound(limit, begin, end):
         return limit.burst + limit.count * span
     if limit.algorithm == "fixed_window":
         return limit.count * (end // limit.micros - begin // limit.micros + 1)
+    if limit.algorithm == "calendar_window":
+        return limit.count * (limit.calendar.index(end) - limit.calendar.index(begin) + 1)
+    if limit.algorithm == "first_use_window":  # the next window starts after the instant ``begin``
+        return limit.count * ((end - begin - 1) // limit.micros + 2)
     if limit.algorithm == "sliding_log":
         return limit.count * ((end - begin) // limit.micros + 1)
     if (end - begin + 1) * limit.slices <= limit.micros * (limit.slices - 1):
@@ -111,12 +120,17 @@ def test_a_clock_that_steps_back_grants_nothing(limit, calls, back):
     assert not allowed
     # ... and locks nobody out for longer than the step, nor than one period more than a full recovery.
     worst = rule.reset_after(mended, earlier, limit)
-    full = {"sliding_window": 3 * limit.micros, "fixed_window": 2 * limit.micros, "sliding_log": 2 * limit.micros}
-    assert worst <= full.get(limit.algorithm, -(-limit.ceiling // limit.drain))
+    periods = {"sliding_window": 3, "fixed_window": 2, "first_use_window": 2, "calendar_window": 2, "sliding_log": 2}
+    hours = 3_600_000_000 if limit.calendar is not None else 0  # that a day may have more
+    if limit.algorithm in periods:
+        assert worst <= periods[limit.algorithm] * limit.micros + hours
+    else:
+        assert worst <= -(-limit.ceiling // limit.drain)
     if limit.algorithm in BUCKETS:  # one unit is admitted within one recovery, and within one period
         longest = min(-(-limit.full // limit.drain), limit.micros + 1)
         assert rule.retry_after(mended, earlier, limit, 1) <= longest
-    if now - earlier <= (limit.slack if limit.algorithm in BUCKETS else limit.micros - 1):
+    shortest = limit.micros * 27 // 31 - hours  # of a month
+    if now - earlier <= (limit.slack if limit.algorithm in BUCKETS else shortest if hours else limit.micros - 1):
         assert worst <= rule.reset_after(state, now, limit) + now - earlier
     assert rule.decide(mended, earlier + worst, limit, limit.capacity)[1]
 
@@ -156,7 +170,7 @@ def test_turns_of_a_leaky_bucket_are_an_interval_apart(limit, calls):
             free = max(free, Fraction(now)) + cost * Fraction(limit.micros, limit.count)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "first_use_window"])
 def test_only_a_fixed_window_doubles_at_a_boundary(algorithm):
     limit = Limit(10, 60, algorithm=algorithm)
     boundary = 17 * limit.micros

@@ -21,8 +21,23 @@ TEXTS = [
 ]
 
 
+CALENDARS = [
+    "5/day calendar",
+    "7/day calendar Europe/Berlin",
+    "7/day calendar America/Santiago",
+    "3/week calendar Asia/Tehran",
+    "9/month",
+    "9/month calendar America/New_York",
+    "40/year calendar Pacific/Apia",
+]
+# The nights in which the clocks of Berlin are moved, and the day that Apia left out.
+CHANGES = [1_774_738_800_000_000, 1_792_882_800_000_000, 1_325_239_200_000_000]
+
+
 def limits(algorithm: str) -> list[Limit]:
-    windowed = algorithm in ("fixed_window", "sliding_log", "sliding_window")
+    if algorithm == "calendar_window":
+        return [Limit.parse(text) for text in CALENDARS]
+    windowed = algorithm in ("fixed_window", "first_use_window", "sliding_log", "sliding_window")
     found = [Limit.parse(text, algorithm) for text in TEXTS if not (windowed and "burst" in text)]
     if algorithm == "sliding_window":
         found += [
@@ -35,6 +50,8 @@ def limits(algorithm: str) -> list[Limit]:
 
 def edge_after(chance: random.Random, limit: Limit, now: int) -> int:
     """The end of the window or of the slice at ``now``."""
+    if limit.calendar is not None:
+        return limit.calendar.start(limit.calendar.index(now) + 1)
     slices = chance.choice([1, limit.slices])
     return -(-(now * slices // limit.micros + 1) * limit.micros // slices)
 
@@ -82,7 +99,8 @@ def walk(limit: Limit | LimitSet, seed: int, steps: int, answers_every: int = 1)
     """Steps walked without a mismatch; an AssertionError names the seed, the step and the limit otherwise."""
     chance = random.Random(seed)
     rule, model, state = limit.rule, model_of(limit), empty_state(limit)
-    now, taken = chance.choice([0, 10**12 + chance.randrange(10**6), 1_790_000_000_000_000]), []
+    starts = [0, 10**12 + chance.randrange(10**6), 1_790_000_000_000_000]
+    now, taken = chance.choice(CHANGES if any(part.calendar for part in limit.parts) else starts), []
     for step in range(steps):
         now = next_instant(chance, limit, now)
         where = f"{limit}, seed {seed}, step {step}"

@@ -48,6 +48,8 @@ static Limit random_limit(bool shared) {
     if (limit.algorithm == SLIDING_LOG)
         limit.count = number_below(shared ? 40 : 3000);
     limit.capacity = limit.count;
+    if (limit.algorithm == FIXED_WINDOW && below(2))
+        limit.starts = BY_FIRST_USE;
     if (limit.algorithm == SLIDING_WINDOW && below(2))
         limit.slices = 1 + below(MOST_SLICES);
     if (limit.algorithm >= TOKEN_BUCKET) {
@@ -128,10 +130,12 @@ static int act(Home home, const Limit *limits, int kind, const u64 *keys, const 
     int regions = lock_all(items, count, order, &error);
     for (int index = 0; index < count; index++)
         read_item(items, index);
+    for (int index = 0; index < count; index++)
+        items[index].now = now;
     if (kind <= 2)
-        check_all(items, count, now, kind == 2, evidence);
+        check_all(items, count, kind == 2, evidence);
     else
-        change_item(items, (enum change)(kind - 3), now, at, evidence);
+        change_item(items, (enum change)(kind - 3), at, evidence);
     unlock_all(order, regions);
     return count * (int)shape->parts;
 }

@@ -69,7 +69,9 @@ static bool check(const Scenario *scenario, u64 hash, u64 cost, u64 now) {
         exit(3);
     for (int index = 0; index < count; index++)
         read_item(items, index);
-    check_all(items, count, now, false, evidence);
+    for (int index = 0; index < count; index++)
+        items[index].now = now;
+    check_all(items, count, false, evidence);
     unlock_all(order, regions);
     return items[0].allowed && items[count - 1].allowed;
 }
@@ -81,7 +83,8 @@ static void refund(const Scenario *scenario, u64 hash, u64 cost, u64 now, i64 at
     fill(scenario, items, hash, cost);
     int regions = lock_all(items, 1, order, &error);
     read_item(items, 0);
-    change_item(items, REFUND, now, at, evidence);
+    items->now = now;
+    change_item(items, REFUND, at, evidence);
     unlock_all(order, regions);
 }
 

@@ -17,9 +17,21 @@ def without(name, found):
 
 
 MESSAGES = [
+    (rule(limit="1/day", timezone="Europe/Berlin"), "rules: rules[0].timezone (rule 'r'): expected a calendar limit beside "
+     "it, got 'Europe/Berlin'. Write limit = '1000/day calendar', limit = '1000/month', or window = 'calendar'."),
+    (rule(limit="1/hour", window="calendar"), "rules: rules[0].limit (rule 'r'): expected one day, week, month or year with "
+     "'calendar', got hour. Shorter periods start at full hours, minutes and seconds with fixed_window (['1/hour calendar'])."),
+    (rule(limit="1/day", window="calender"), "rules: rules[0].window (rule 'r'): expected 'calendar' or 'first-use', got "
+     "'calender'. Did you mean 'calendar'?"),
+    (rule(limit="1/day", window="calendar", algorithm="gcra"), "rules: rules[0].limit (rule 'r'): expected fixed_window or no "
+     "algorithm beside window = 'calendar', got 'gcra'."),
+    (rule(limit="1/month", timezone="Berlin"), "rules: rules[0].limit (rule 'r'): expected a time zone such as "
+     "'Europe/Berlin', got 'Berlin'. Did you mean 'Europe/Berlin'? (['1/month calendar Berlin'])."),
+    (without("limit", rule(timezone="UTC", allow_from=[])), "rules: rules[0].timezone (rule 'r'): expected a limit beside it, "
+     "got 'UTC'. Without a limit it does nothing."),
     ({}, "rules: expected 'rules': a list of rules ([[rules]] in TOML). It is missing."),
     ({"rules": {}}, "rules: rules: expected a list of rules ([[rules]] in TOML), got {}."),
-    ({"rules": [], "stroe": "memory://"}, "rules: expected one of store, on_store_error, trusted_proxies, client_header, "
+    ({"rules": [], "stroe": "memory://"}, "rules: expected one of store, timezone, on_store_error, trusted_proxies, client_header, "
      "secret, exempt, identity, tiers, response, rules, got 'stroe'. Did you mean 'store'?"),
     ({"rules": [{"limit": "1/minute"}]}, "rules: rules[0]: expected 'name': a name of printable ASCII without quotes and "
      "backslashes. It is missing."),
@@ -120,3 +132,33 @@ def test_what_is_probably_not_meant_is_told():
     assert parse(keyed).warnings == ()
     assert "is ignored" in parse(tomllib.loads(EVERYTHING)).warnings[0]
     assert "is ignored" in parse({**rule(), "client_header": "Forwarded"}).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [
+        ({"limit": "1/day", "window": "calendar"}, "1/day calendar"),
+        ({"limit": "1/day", "window": "calendar", "timezone": "Asia/Tokyo"}, "1/day calendar Asia/Tokyo"),
+        ({"limit": "1/day", "window": "calendar", "algorithm": "fixed_window"}, "1/day calendar"),
+        ({"limit": "1/hour", "window": "first-use"}, "1/hour first-use"),
+        ({"limit": ["5/second gcra", "1/month"], "timezone": "Asia/Tokyo"}, "5/second, 1/month calendar Asia/Tokyo"),
+        (
+            {"limit": ["5/second", "1/month calendar UTC"], "algorithm": "fixed_window"},
+            "5/second fixed_window, 1/month",
+        ),
+        ({"limit": ["7/day gcra", "1/week"], "window": "calendar"}, "7/day, 1/week calendar"),
+        ({"limit": "1/day calendar Europe/Rome", "timezone": "Asia/Tokyo"}, "1/day calendar Europe/Rome"),
+        ({"limit": "1/day calendar"}, "1/day calendar"),
+    ],
+)
+def test_windows_and_time_zones_of_a_rule(settings, limits):
+    (parsed,) = parse(rule(**settings)).rules
+    assert str(parsed.limits[""]) == limits
+
+
+def test_the_time_zone_of_a_file_is_that_of_its_calendar_limits():
+    content = {**rule(limit=["5/second", "1/month"]), "timezone": "Europe/Berlin"}
+    (parsed,) = parse(content).rules
+    assert str(parsed.limits[""]) == "5/second, 1/month calendar Europe/Berlin"
+    (parsed,) = parse({**rule(limit="5/second"), "timezone": "Europe/Berlin"}).rules
+    assert str(parsed.limits[""]) == "5/second"

@@ -51,7 +51,7 @@ def walk_together(server, limit, steps):
     for other, now, cost, at in steps:
         kind = KINDS[limit.algorithm] if at is None else KINDS[limit.algorithm].translate(REFUND_KINDS)
         packed = packed_debit if at == "debit" else packed_limit
-        words += [packed(limit if other is None else other, kind, cost), now, "" if at is None else at]
+        words += [packed(limit if other is None else other, kind, cost, now=now), now, "" if at is None else at]
     found = server.client().eval(WALK, 0, *words)
     rule, state = limit.rule, limit.rule.EMPTY
     for number, (other, now, cost, at) in enumerate(steps):

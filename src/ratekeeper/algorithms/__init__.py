@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra")
 
+# Fixed windows that start elsewhere than at multiples of their period: chosen by `calendar` and `first-use`.
+WINDOWS = ("calendar_window", "first_use_window")
+
 # All that a limit may name.  `concurrency` is apart from the others, because its leases are given back.
-RULES = (*ALGORITHMS, "concurrency")
+RULES = (*ALGORITHMS, *WINDOWS, "concurrency")
 
 # These hold `burst` and drain at a constant rate; the others count what was admitted in a window.
 BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})

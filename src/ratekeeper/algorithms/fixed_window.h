@@ -31,23 +31,6 @@ static inline u64 fixed_window_until_end(const u64 state[2], u64 now, const Limi
     return state[0] == now / limit->micros + 1 ? left + limit->micros : left;
 }
 
-static inline u64 fixed_window_remaining(const u64 state[2], u64 now, const Limit *limit) {
-    u64 used = fixed_window_count(state, now, limit);
-    return used < limit->count ? limit->count - used : 0;
-}
-
-static inline i64 fixed_window_retry_after(const u64 state[2], u64 now, const Limit *limit, u64 cost) {
-    if (cost > limit->count)
-        return NEVER;
-    if (fixed_window_count(state, now, limit) + cost > limit->count)
-        return (i64)fixed_window_until_end(state, now, limit);
-    return 0;
-}
-
-static inline u64 fixed_window_reset_after(const u64 state[2], u64 now, const Limit *limit) {
-    return fixed_window_count(state, now, limit) ? fixed_window_until_end(state, now, limit) : 0;
-}
-
 static inline void fixed_window_refund(u64 state[2], u64 now, const Limit *limit, u64 cost, i64 at) {
     u64 present = now / limit->micros, used = fixed_window_count(state, now, limit);
     u64 window = state[0] == present + 1 ? present + 1 : present;
@@ -63,7 +46,5 @@ static inline void fixed_window_debit(u64 state[2], u64 now, const Limit *limit,
     state[0] = state[0] == present + 1 ? present + 1 : present;
     state[1] = after > used ? after : used;
 }
-
-#define fixed_window_debt fixed_window_count
 
 #endif

@@ -62,11 +62,11 @@ def acquire_plan(
         wait: int | None = 0 if is_possible(plan) else None
         if wait is not None and patience is not None and not any(check.limit.is_leased for check in plan):
             try:
-                now, states = yield Ask("states", plan)
+                instants, states = yield Ask("states", plan)
             except StoreUnavailable:
                 pass  # without states there is no prediction: wait in the queue, and check
             else:
-                wait = predict_wait(plan, states, now, queue.ahead(waiter), waiter)
+                wait = predict_wait(plan, states, instants, queue.ahead(waiter), waiter)
         if wait is None or (patience is not None and wait > patience):
             decisions = yield from ask("peek", plan)
             return postponed(decisions, wait)
@@ -106,9 +106,12 @@ def acquire_plan(
 
 def undo(plan: Plan, decisions: tuple[Decision, ...], renewer: LeaseRenewer | None) -> Flow[None]:
     """Give back what a plan took."""
-    rates = tuple([check for check in plan if not check.lease])
-    if rates:
-        yield from give_back(rates, decisions[0])
+    rates: dict[int, list[tuple[Check, Decision]]] = {}  # by the instant of the decision: limits follow two clocks
+    for check, decision in zip(plan, decisions, strict=True):
+        if not check.lease:
+            rates.setdefault(decision.at, []).append((check, decision))
+    for group in rates.values():
+        yield from give_back(tuple([check for check, _ in group]), group[0][1])
     for check, decision in zip(plan, decisions, strict=True):
         if check.lease:
             yield from end(check, decision, renewer)  # type: ignore[arg-type]

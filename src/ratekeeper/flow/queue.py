@@ -125,46 +125,49 @@ class WaitQueue:
         wake()
 
 
-def predict_wait(plan: Plan, states: tuple[State, ...], now: int, ahead: list[Waiter], waiter: Waiter) -> int:
+def predict_wait(
+    plan: Plan, states: tuple[State, ...], instants: tuple[int, ...], ahead: list[Waiter], waiter: Waiter
+) -> int:
     """Microseconds until the turn of ``waiter``, if all ahead of it are served as soon as their limits allow.
 
     Every cost of ``plan`` must be possible: see ``acquire.is_possible``.
     """
     limits = [check.limit for check in plan]
-    instant = now
+    now = instant = instants[0]
+    apart = [each - now for each in instants]  # some limits follow the time of day, some the monotonic clock
     for other in [*ahead, waiter]:
         if other.predicted is not None:
             instant, states = max(now, other.predicted[0]), other.predicted[1]
             continue
         while True:
             answers = [
-                limit.rule.decide(state, instant, limit, cost)
-                for limit, state, cost in zip(limits, states, other.costs, strict=True)
+                limit.rule.decide(state, instant + ahead_by, limit, cost)
+                for limit, state, cost, ahead_by in zip(limits, states, other.costs, apart, strict=True)
             ]
             if all(allowed for _, allowed in answers):
                 states = tuple([state for state, _ in answers])
                 break
             # Refused: a state that the rule had to repair stays repaired.
             states = tuple([old if fits else new for old, (new, fits) in zip(states, answers, strict=True)])
-            waits = retry_waits(limits, states, instant, other.costs)
+            waits = retry_waits(limits, states, [instant + ahead_by for ahead_by in apart], other.costs)
             if None in waits:  # a cost that can never pass: this waiter leaves as soon as it is first
                 break
             instant += max([wait for wait in waits if wait is not None])
     waiter.predicted = instant, states
     delay: int = max(
         [
-            limit.rule.delay(state, instant, limit, cost)
-            for limit, state, cost in zip(limits, states, waiter.costs, strict=True)
+            limit.rule.delay(state, instant + ahead_by, limit, cost)
+            for limit, state, cost, ahead_by in zip(limits, states, waiter.costs, apart, strict=True)
         ]
     )
     return instant - now + delay
 
 
 def retry_waits(
-    limits: list[Limit | LimitSet], states: tuple[State, ...], now: int, costs: tuple[int, ...]
+    limits: list[Limit | LimitSet], states: tuple[State, ...], instants: list[int], costs: tuple[int, ...]
 ) -> list[int | None]:
     """How long each limit alone would let its cost wait, in microseconds; None: for ever."""
     return [
         limit.rule.retry_after(state, now, limit, cost)
-        for limit, state, cost in zip(limits, states, costs, strict=True)
+        for limit, state, now, cost in zip(limits, states, instants, costs, strict=True)
     ]

@@ -41,7 +41,8 @@ USUAL_BODY = (
     b'"limit": %d, "retry_after": %d, "reset_at": %d}'
 )
 PRECISE_BELOW = 10_000  # milliseconds: a longer time is sent in whole seconds, which add a tenth at most
-WINDOWS = frozenset({"fixed_window", "sliding_log"})  # their quota returns all at once, not bit by bit
+# Their quota returns all at once, not bit by bit.
+WINDOWS = frozenset({"fixed_window", "calendar_window", "first_use_window", "sliding_log"})
 
 
 class LimitLabel:
@@ -54,10 +55,8 @@ class LimitLabel:
     )  # fmt: skip
 
     def __init__(self, rule: Rule, limit: Limit, alone: bool) -> None:
-        from ratekeeper.units import format_period
-
         seconds = -(-limit.micros // SECOND)
-        period = format_period(limit.micros).replace(" ", "-")
+        period = limit.period_name.replace(" ", "-")
         self.rule = rule
         self.algorithm = limit.algorithm
         self.name = rule.name if alone else f"{rule.name}-{period}"

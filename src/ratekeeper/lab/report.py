@@ -28,7 +28,6 @@ from ratekeeper.lab.text import (
     traffic_summary,
 )
 from ratekeeper.limit import Limit, parse_limits
-from ratekeeper.units import format_period
 from ratekeeper.version import __version__
 
 if TYPE_CHECKING:
@@ -311,7 +310,7 @@ def page(title: str, body: list[str], about: str, calls: dict[str, Any], limit: 
         "count": limit.count,
         "burst": limit.burst,
         "micros": limit.micros,
-        "period": format_period(limit.micros),
+        "period": limit.period_name,
     }
     parts = {
         "title": escape(title),

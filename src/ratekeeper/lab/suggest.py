@@ -18,7 +18,6 @@ from ratekeeper.errors import InvalidLimit
 from ratekeeper.identity.identity import Caller
 from ratekeeper.lab.decide_log import MOST_CACHED, limits_rate
 from ratekeeper.limit import LONGEST_LOG, Limit, LimitSet, empty_state
-from ratekeeper.units import format_period
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,7 +124,9 @@ def scaled(limit: Limit, count: int) -> Limit:
     burst = None
     if limit.algorithm in BUCKETS:
         burst = count if limit.burst == limit.count else max(1, -(-limit.burst * count // limit.count))
-    return Limit(count, format_period(limit.micros), burst=burst, algorithm=limit.algorithm, slices=limit.slices)
+    return Limit(
+        count, limit.period_name, burst=burst, algorithm=limit.algorithm, slices=limit.slices, timezone=limit.timezone
+    )
 
 
 def lowest_count(times: Sequence[int], limit: Limit, cost: int = 1, max_delay: int | None = None) -> int:

@@ -171,13 +171,27 @@ int lock_items(Batch *batch, int from, int count) {
     return -1;
 }
 
+/* Each clock of the machine is read once, and only if a limit of the plan follows it.  A clock in Python is the only one. */
+static void set_instants(Item *items, int count, bool calls, u64 now) {
+    u64 read[2] = {now, now};
+    bool known[2] = {calls, calls};
+    for (int index = 0; index < count; index++) {
+        bool wall = items[index].limits->wall;
+        if (!known[wall])
+            read[wall] = machine_clock(wall);
+        known[wall] = true;
+        items[index].now = read[wall];
+    }
+}
+
 /* The machine's clock is read after the states.  One in Python is read before, and again if a thread wrote since. */
-int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
+int open_items(StoreObject *self, Batch *batch, int from, int until) {
+    u64 now = 0;
     int count = until - from;
     for (int look = 1;; look++) {
         bool calls = self->nanos != NULL;
         u64 seen = calls ? changes_of(batch, from, until) : 0;
-        if (calls && !read_nanos(self->state, self->nanos, now))
+        if (calls && !read_nanos(self->state, self->nanos, &now))
             return -1;
         int regions = lock_items(batch, from, count);
         if (regions < 0)
@@ -185,22 +199,21 @@ int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now) {
         if (!calls || seen == changes_of(batch, from, until) || look == MOST_LOOKS) {
             for (int index = 0; index < count; index++)
                 read_item(batch->items + from, index);
-            if (!calls)
-                *now = machine_clock();
+            set_instants(batch->items + from, count, calls, now);
             return regions;
         }
         unlock_all(batch->order, regions);
     }
 }
 
-static PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allowed) {
+static PyObject *decisions_of(const Batch *batch, bool peek, bool allowed) {
     PyObject *found = PyTuple_New(batch->count);
     const Evidence *evidence = batch->evidence;
     for (int index = 0; found && index < batch->count; index++) {
         const Item *item = batch->items + index;
         const TermsObject *terms = batch->tables[index]->terms;
         u64 cost = (allowed && !peek) || !item->allowed ? item->cost : 0;
-        PyObject *decision = decision_from(terms, item->key_table ? evidence : &BOUNDLESS, item->allowed, now, cost);
+        PyObject *decision = decision_from(terms, item->key_table ? evidence : &BOUNDLESS, item->allowed, item->now, cost);
         if (item->key_table)
             evidence += terms->parts;
         if (!decision || PyTuple_SetItem(found, index, decision) < 0)
@@ -210,16 +223,15 @@ static PyObject *decisions_of(const Batch *batch, u64 now, bool peek, bool allow
 }
 
 PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed) {
-    u64 now;
-    int regions = open_items(self, batch, 0, batch->count, &now);
+    int regions = open_items(self, batch, 0, batch->count);
     if (regions < 0)
         return NULL;
-    bool written = check_all(batch->items, batch->count, now, peek, batch->evidence);
+    bool written = check_all(batch->items, batch->count, peek, batch->evidence);
     unlock_all(batch->order, regions);
     if (!written)
         return PyErr_NoMemory();
     *allowed = true;
     for (int index = 0; index < batch->count; index++)
         *allowed = *allowed && batch->items[index].allowed;
-    return decisions_of(batch, now, peek, *allowed);
+    return decisions_of(batch, peek, *allowed);
 }

@@ -30,7 +30,7 @@ void drop_batch(Batch *batch);
 int lock_items(Batch *batch, int from, int count);
 
 /* Lock the regions of some items, and read their states and the clock; -1 with an error set. */
-int open_items(StoreObject *self, Batch *batch, int from, int until, u64 *now);
+int open_items(StoreObject *self, Batch *batch, int from, int until);
 
 /* Decide all items as one: their decisions in a tuple, and whether all were admitted. */
 PyObject *decide_batch(StoreObject *self, Batch *batch, bool peek, bool *allowed);

@@ -255,17 +255,26 @@ static PyObject *get_retry_after(DecisionObject *self, void *unused) {
     return seconds((u64)wait);
 }
 
-static PyObject *get_reset_after(DecisionObject *self, void *unused) {
-    if (self->kind == IN_PYTHON)
-        return python_answer(self, "reset_after");
+static u64 latest_reset(DecisionObject *self) {
     if (self->kind != SEVERAL)
-        return seconds(reset_in(self));
+        return reset_in(self);
     u64 found = 0;
     for (Py_ssize_t index = 0; index < PyTuple_Size(self->other); index++) {
         u64 own = reset_in(part_in(self, index));
         found = own > found ? own : found;
     }
-    return seconds(found);
+    return found;
+}
+
+static PyObject *get_reset_after(DecisionObject *self, void *unused) {
+    return self->kind == IN_PYTHON ? python_answer(self, "reset_after") : seconds(latest_reset(self));
+}
+
+static PyObject *get_reset_at(DecisionObject *self, void *unused) {
+    if (self->kind == IN_PYTHON)
+        return python_answer(self, "reset_at");
+    bool aligned = self->terms && self->terms->limits->wall; /* else its clock has another origin */
+    return seconds((aligned ? self->now : machine_clock(true)) + latest_reset(self));
 }
 
 static PyObject *get_delay(DecisionObject *self, void *unused) {
@@ -364,6 +373,8 @@ static PyGetSetDef decision_getset[] = {
      "How much cost would be admitted right after this decision.  Of several limits, the smallest.", NULL},
     {"retry_after", (getter)get_retry_after, NULL,
      "Seconds until the same call would be admitted: 0.0 if it was, None if it never can be.", NULL},
+    {"reset_at", (getter)get_reset_at, NULL,
+     "The instant at which the full limit is available again, in seconds since 1970.", NULL},
     {"reset_after", (getter)get_reset_after, NULL, "Seconds until the full limit is available again.", NULL},
     {"delay", (getter)get_delay, NULL,
      "Seconds that a call admitted by a leaky bucket has to wait for its turn; else 0.0.", NULL},

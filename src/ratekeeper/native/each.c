@@ -76,7 +76,9 @@ static bool decide_all(Batch *batch, u64 now) {
         return false;
     for (int index = 0; index < batch->count; index++)
         read_item(batch->items, index);
-    bool kept = check_all(batch->items, batch->count, now, false, batch->evidence);
+    for (int index = 0; index < batch->count; index++)
+        batch->items[index].now = now;
+    bool kept = check_all(batch->items, batch->count, false, batch->evidence);
     unlock_all(batch->order, regions);
     if (!kept)
         PyErr_NoMemory();

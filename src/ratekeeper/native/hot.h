@@ -6,10 +6,10 @@
 
 #include "plan.h"
 
-/* Microseconds of the machine's monotonic clock. */
-static inline u64 machine_clock(void) {
+/* Microseconds: of the time of day since 1970, or of the machine's monotonic clock, which never steps. */
+static inline u64 machine_clock(bool wall) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(wall ? CLOCK_REALTIME : CLOCK_MONOTONIC, &now);
     return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
 }
 
@@ -20,7 +20,7 @@ static inline bool decide_packed(const Shape *shape, const Limit *limit, u128 *s
     switch (limit->algorithm) {
     case FIXED_WINDOW:
         unpack(shape, *state, words);
-        evidence->allowed = fixed_window_decide(words, now, limit, cost);
+        evidence->allowed = window_decide(words, now, limit, cost);
         *state = pack(shape, words);
         break;
     case SLIDING_WINDOW:
@@ -91,8 +91,13 @@ static inline bool check_wide(KeyTable *key_table, Place place, const Limit *lim
         record = record_at(shape, place.region, (size_t)slot);
     else
         memset(fresh, 0, shape->words * sizeof(u64));
-    evidence->allowed = sliding_window_decide(record, now, limit, cost);
-    window_evidence(record, now, limit, cost, evidence);
+    if (limit->algorithm == SLIDING_WINDOW) {
+        evidence->allowed = sliding_window_decide(record, now, limit, cost);
+        window_evidence(record, now, limit, cost, evidence);
+    } else {
+        evidence->allowed = window_decide(record, now, limit, cost);
+        copy_words(evidence->word, record, 2);
+    }
     if (slot < 0 && evidence->allowed) {
         slot = make_room(key_table, place, now, limit);
         if (slot < 0)
@@ -140,7 +145,7 @@ static inline bool check_shared(KeyTable *key_table, Place place, const Limit *l
         if (print_in(seen) != place.print || is_busy(seen))
             return false;
         if (by_machine)
-            *now = machine_clock();
+            *now = machine_clock(limit->wall);
         u128 state = state_in(seen);
         decide_packed(key_table->shape, limit, &state, *now, cost, evidence);
         if (swap_slot(slot, seen, slot_with(place.print, state)))
@@ -169,7 +174,7 @@ static inline bool check_guarded(KeyTable *key_table, const Place *place, const 
     if (slot >= 0) {
         u64 words[2 + MOST_SLICES], *record = record_at(shape, region, (size_t)slot);
         if (by_machine)
-            *now = machine_clock();
+            *now = machine_clock(limit->wall);
         if (shape->part->ring) {
             Log log = log_view(shape->part, record);
             u64 length = log_length(&log), gone = sliding_log_gone(&log, *now, limit);

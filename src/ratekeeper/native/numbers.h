@@ -27,8 +27,13 @@ typedef __int128 i128;
 
 enum algorithm { FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, UNLIMITED };
 
+/* Where the windows of FIXED_WINDOW start. */
+enum starts { AT_MULTIPLES, BY_CALENDAR, BY_FIRST_USE };
+
 typedef struct {
     enum algorithm algorithm;
+    enum starts starts;
+    bool wall;    /* decided by the time of day, not by the monotonic clock */
     bool leases;  /* concurrency: a log of when leases end, each with its id */
     u64 count;
     u64 micros;   /* the period */
@@ -41,6 +46,8 @@ typedef struct {
     u128 full;    /* ticks in a burst */
     u128 ceiling; /* ticks that a state owes at most, unless it is in debt */
     u64 owes;     /* units that a debit makes a key owe at most */
+    const u64 *edges; /* of a calendar: where its windows begin; the Python limit owns them */
+    u64 edge_count;
 } Limit;
 
 static inline u64 least(u64 a, u64 b) { return a < b ? a : b; }

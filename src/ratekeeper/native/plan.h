@@ -17,6 +17,7 @@ typedef struct {
     u64 cost;
     u64 lease;     /* of a concurrency limit: its id, or NOBODY */
     u64 lasts;     /* microseconds until it ends; 0: a period */
+    u64 now;       /* the instant of its decision: on the clock that its limits follow */
     Place place;
     i64 slot;      /* -1: the key is not there */
     u64 *old;      /* the record as it is */
@@ -159,7 +160,7 @@ static inline bool decide_part(const Item *item, const Part *part, const Limit *
     u128 state;
     bool fits;
     switch (limit->algorithm) { /* not the part's: the three buckets may share a table */
-    case FIXED_WINDOW: return fixed_window_decide(words, now, limit, item->cost);
+    case FIXED_WINDOW: return window_decide(words, now, limit, item->cost);
     case SLIDING_WINDOW: return sliding_window_decide(words, now, limit, item->cost);
     case SLIDING_LOG: {
         Log log = item_log(item, part, words - part->offset);
@@ -246,7 +247,7 @@ static inline i64 retry_from(const Evidence *evidence, const Limit *limit, u64 n
     if (evidence->answered)
         return (i64)evidence->word[1];
     switch (limit->algorithm) {
-    case FIXED_WINDOW: return fixed_window_retry_after(evidence->word, now, limit, cost);
+    case FIXED_WINDOW: return window_retry_after(evidence->word, now, limit, cost);
     case SLIDING_WINDOW: return sliding_window_retry_after(evidence->word, now, limit, cost);
     default: return gcra_retry_after(joined(evidence->word), now, limit, cost);
     }
@@ -356,10 +357,10 @@ static inline void leave_all(Item *items, int count) {
 }
 
 /* Decide items that were read.  `evidence` has a place for each part of each item.  False only if out of memory. */
-static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidence *evidence) {
+static inline bool check_all(Item *items, int count, bool peek, Evidence *evidence) {
     bool all = true, done = true;
     for (int index = 0; index < count; index++) {
-        decide_item(items, index, now);
+        decide_item(items, index, items[index].now);
         all = all && items[index].allowed;
     }
     bool takes = all && !peek;
@@ -374,18 +375,18 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
         u64 *record = takes ? item->new : item->old;
         for (uint32_t each = 0; each < shape_in(item)->parts; each++) {
             bool allowed = item->allowed || (item->fits >> each & 1);
-            keep_evidence(item, each, record, now, cost, pending, allowed, evidence++);
+            keep_evidence(item, each, record, item->now, cost, pending, allowed, evidence++);
         }
     }
     for (int index = 0; takes && index < count; index++)
         if (items[index].key_table && items[index].last)
-            done = done && reserve_logs(items + index, now);
+            done = done && reserve_logs(items + index, items[index].now);
     if (takes && done) {
         for (int fresh = 0; fresh < 2; fresh++) /* new keys last: in a full table they may evict one of the others */
             for (int index = 0; index < count; index++) {
                 Item *item = items + index;
                 if (item->key_table && item->last && (item->slot < 0) == fresh)
-                    done = write_item(item, now, item->pending + item->cost) && done;
+                    done = write_item(item, item->now, item->pending + item->cost) && done;
             }
     } else if (!peek && done) { /* a refusal writes only repairs: of a state from the future, or above a lowered limit */
         for (int index = 0; index < count; index++) {
@@ -393,15 +394,15 @@ static inline bool check_all(Item *items, int count, u64 now, bool peek, Evidenc
             if (!item->key_table || item->allowed || item->twin >= 0 || item->slot < 0)
                 continue;
             if (differs(item))
-                done = write_item(item, now, 0) && done;
+                done = write_item(item, item->now, 0) && done;
             else
-                write_logs(item, now, 0);
+                write_logs(item, item->now, 0);
         }
     }
     for (int index = 0; takes && done && index < count; index++) {
         Item *item = items + index;
         if (item->key_table && item->lease != NOBODY) /* known now: the lease may have had places before */
-            keep_evidence(item, 0, item->new, now, item->cost, 0, true, first + item->evidence);
+            keep_evidence(item, 0, item->new, item->now, item->cost, 0, true, first + item->evidence);
     }
     leave_all(items, count);
     return done;
@@ -411,7 +412,7 @@ enum change { TAKE, DEBIT, REFUND, RESET, RENEW, GIVE_BACK };
 
 static inline void refund_part(const Item *item, const Part *part, const Limit *limit, u64 *words, u64 now, i64 at) {
     switch (part->algorithm) {
-    case FIXED_WINDOW: fixed_window_refund(words, now, limit, item->cost, at); break;
+    case FIXED_WINDOW: window_refund(words, now, limit, item->cost, at); break;
     case SLIDING_WINDOW: sliding_window_refund(words, now, limit, item->cost, at); break;
     case SLIDING_LOG: {
         Log log = item_log(item, part, words - part->offset);
@@ -428,7 +429,7 @@ static inline void refund_part(const Item *item, const Part *part, const Limit *
 
 static inline void debit_part(const Item *item, const Part *part, const Limit *limit, u64 *words, u64 now) {
     switch (part->algorithm) {
-    case FIXED_WINDOW: fixed_window_debit(words, now, limit, item->cost); break;
+    case FIXED_WINDOW: window_debit(words, now, limit, item->cost); break;
     case SLIDING_WINDOW: sliding_window_debit(words, now, limit, item->cost); break;
     case SLIDING_LOG: /* written at the end */
     case UNLIMITED: break;
@@ -437,7 +438,8 @@ static inline void debit_part(const Item *item, const Part *part, const Limit *l
 }
 
 /* Take, refund or reset the state of one item that was read.  False only if out of memory. */
-static inline bool change_item(Item *item, enum change change, u64 now, i64 at, Evidence *evidence) {
+static inline bool change_item(Item *item, enum change change, i64 at, Evidence *evidence) {
+    u64 now = item->now;
     const Shape *shape = shape_in(item);
     bool done = true;
     u64 taken = 0;

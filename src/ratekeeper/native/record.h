@@ -9,13 +9,13 @@
 
 #include <stdlib.h>
 
-#include "../algorithms/fixed_window.h"
 #include "../algorithms/gcra.h"
 #include "../algorithms/leaky_bucket.h"
 #include "../algorithms/concurrency.h"
 #include "../algorithms/sliding_log.h"
 #include "../algorithms/sliding_window.h"
 #include "../algorithms/token_bucket.h"
+#include "windows.h"
 
 #define STATE_BITS 79
 #define COUNT_BITS 40 /* of MOST_COUNT */
@@ -52,6 +52,12 @@ static inline uint32_t bits_of(u64 value) {
 /* The bits of a counter if a packed slot can hold this limit's window; 0 if not. */
 static inline uint32_t digit_bits(const Limit *limit) {
     uint32_t index = bits_of((MOST_NOW - 1) * limit->slices / limit->micros);
+    if (limit->starts == BY_CALENDAR)
+        return COUNT_BITS; /* there are fewer than 2^17 days */
+    if (limit->starts == BY_FIRST_USE) {
+        uint32_t left = STATE_BITS - bits_of(MOST_NOW - 1);
+        return bits_of(least(2 * limit->count, MOST_OWED)) <= left ? left : 0;
+    }
     if (limit->algorithm == FIXED_WINDOW) /* always fits, as its period bounds the count, and limit.py what it owes */
         return (uint32_t)least(STATE_BITS - index, COUNT_BITS);
     uint32_t digit = (uint32_t)least((STATE_BITS - index) / 2, COUNT_BITS);
@@ -163,7 +169,7 @@ static inline Log log_view(const Part *part, u64 *words) {
 
 static inline u128 part_debt(const Part *part, u64 *words, u64 now, const Limit *limit) {
     switch (part->algorithm) {
-    case FIXED_WINDOW: return fixed_window_debt(words, now, limit);
+    case FIXED_WINDOW: return window_debt(words, now, limit);
     case SLIDING_WINDOW: return sliding_window_debt(words, now, limit);
     case SLIDING_LOG: {
         Log log = log_view(part, words);
@@ -176,7 +182,7 @@ static inline u128 part_debt(const Part *part, u64 *words, u64 now, const Limit 
 
 static inline u64 part_remaining(const Part *part, u64 *words, u64 now, const Limit *limit, u64 pending) {
     switch (part->algorithm) {
-    case FIXED_WINDOW: return fixed_window_remaining(words, now, limit);
+    case FIXED_WINDOW: return window_remaining(words, now, limit);
     case SLIDING_WINDOW: return sliding_window_remaining(words, now, limit);
     case SLIDING_LOG: {
         Log log = log_view(part, words);
@@ -189,7 +195,7 @@ static inline u64 part_remaining(const Part *part, u64 *words, u64 now, const Li
 
 static inline u64 part_reset_after(const Part *part, u64 *words, u64 now, const Limit *limit, u64 pending) {
     switch (part->algorithm) {
-    case FIXED_WINDOW: return fixed_window_reset_after(words, now, limit);
+    case FIXED_WINDOW: return window_reset_after(words, now, limit);
     case SLIDING_WINDOW: return sliding_window_reset_after(words, now, limit);
     case SLIDING_LOG: {
         Log log = log_view(part, words);

@@ -39,14 +39,13 @@ static PyObject *change_all(StoreObject *self, PyObject *plan, enum change chang
         Item *item = batch.items + index;
         TermsObject *terms = batch.tables[index]->terms;
         PyObject *decision = NULL;
-        u64 now;
-        int regions = open_items(self, &batch, index, index + 1, &now);
+        int regions = open_items(self, &batch, index, index + 1);
         if (regions >= 0) {
-            bool written = !item->key_table || change_item(item, change, now, taken_at == Py_None ? (i64)now : at, batch.evidence);
+            bool written = !item->key_table || change_item(item, change, taken_at == Py_None ? (i64)item->now : at, batch.evidence);
             unlock_all(batch.order, regions);
             if (written)
                 decision = decision_from(terms, item->key_table ? batch.evidence : &BOUNDLESS,
-                                         !item->key_table || item->allowed, now, change == RENEW ? item->cost : 0);
+                                         !item->key_table || item->allowed, item->now, change == RENEW ? item->cost : 0);
             else
                 PyErr_NoMemory();
         }
@@ -176,12 +175,11 @@ static PyObject *record_to_python(const TermsObject *terms, const Shape *shape, 
 
 static PyObject *store_states(StoreObject *self, PyObject *plan) {
     Batch batch;
-    u64 now;
     if (!make_batch(self, plan, &batch))
         return NULL;
     PyObject *found = NULL;
     u64 **copies = PyMem_Malloc((size_t)batch.count * sizeof(u64 *) + 1);
-    int regions = copies ? open_items(self, &batch, 0, batch.count, &now) : -1;
+    int regions = copies ? open_items(self, &batch, 0, batch.count) : -1;
     if (regions >= 0) { /* copied first, as making Python objects may run any code */
         for (int index = 0; index < batch.count; index++) {
             Item *item = batch.items + index;
@@ -191,7 +189,12 @@ static PyObject *store_states(StoreObject *self, PyObject *plan) {
         }
         leave_all(batch.items, batch.count);
         unlock_all(batch.order, regions);
-        PyObject *row = PyTuple_New(batch.count);
+        PyObject *row = PyTuple_New(batch.count), *instants = PyTuple_New(batch.count);
+        for (int index = 0; instants && index < batch.count; index++) {
+            PyObject *now = PyLong_FromUnsignedLongLong(batch.items[index].now);
+            if (!now || PyTuple_SetItem(instants, index, now) < 0)
+                Py_CLEAR(instants);
+        }
         for (int index = 0; index < batch.count; index++) {
             Item *item = batch.items + index;
             PyObject *own = NULL;
@@ -205,8 +208,10 @@ static PyObject *store_states(StoreObject *self, PyObject *plan) {
                 Py_CLEAR(row);
             free(copies[index]);
         }
-        if (row)
-            found = Py_BuildValue("(KN)", (unsigned long long)now, row);
+        if (row && instants)
+            found = PyTuple_Pack(2, instants, row);
+        Py_XDECREF(row);
+        Py_XDECREF(instants);
     } else if (!copies) {
         PyErr_NoMemory();
     }

@@ -13,14 +13,29 @@ static bool number_in(PyObject *limit, const char *name, u64 *number) {
     return !(*number == (u64)-1 && PyErr_Occurred());
 }
 
+/* The edges of a calendar lie in a bytes object that lives as long as the limit. */
+static bool edges_from(PyObject *object, Limit *limit) {
+    PyObject *calendar = PyObject_GetAttrString(object, "calendar");
+    PyObject *packed = calendar ? PyObject_GetAttrString(calendar, "packed") : NULL;
+    char *bytes = NULL;
+    Py_ssize_t size = 0;
+    if (packed && PyBytes_AsStringAndSize(packed, &bytes, &size) == 0 && size < (Py_ssize_t)(4 * sizeof(u64)))
+        PyErr_Format(PyExc_ValueError, "native: expected a calendar with edges, got %R", calendar);
+    limit->edges = (const u64 *)bytes;
+    limit->edge_count = (u64)size / sizeof(u64);
+    Py_XDECREF(packed);
+    Py_XDECREF(calendar);
+    return !PyErr_Occurred();
+}
+
 static bool limit_from(PyObject *object, Limit *limit) {
-    static const char *names[] = {"fixed_window", "sliding_log", "sliding_window", "token_bucket",
-                                  "leaky_bucket", "gcra",        "unlimited",      "concurrency"};
+    static const char *names[] = {"fixed_window", "sliding_log", "sliding_window",  "token_bucket",     "leaky_bucket",
+                                  "gcra",         "unlimited",   "concurrency",     "calendar_window", "first_use_window"};
     PyObject *name = PyObject_GetAttrString(object, "algorithm");
     if (!name)
         return false;
     int found = -1;
-    for (int index = 0; index < 8 && PyUnicode_Check(name); index++)
+    for (int index = 0; index < 10 && PyUnicode_Check(name); index++)
         if (PyUnicode_CompareWithASCIIString(name, names[index]) == 0)
             found = index;
     if (found < 0)
@@ -29,7 +44,11 @@ static bool limit_from(PyObject *object, Limit *limit) {
     if (found < 0)
         return false;
     limit->leases = found == 7;
-    limit->algorithm = found = limit->leases ? SLIDING_LOG : found;
+    limit->starts = found == 8 ? BY_CALENDAR : found == 9 ? BY_FIRST_USE : AT_MULTIPLES;
+    limit->algorithm = found = limit->leases ? SLIDING_LOG : found > 7 ? FIXED_WINDOW : found;
+    limit->edges = NULL;
+    if (limit->starts == BY_CALENDAR && !edges_from(object, limit))
+        return false;
     if (!number_in(object, "count", &limit->count) || !number_in(object, "micros", &limit->micros) ||
         !number_in(object, "slices", &limit->slices) || !number_in(object, "capacity", &limit->capacity) ||
         !number_in(object, "unit", &limit->unit) || !number_in(object, "drain", &limit->drain) ||
@@ -90,6 +109,11 @@ TermsObject *terms_from(State *state, PyObject *limit) {
                 goto failed;
         }
     }
+    bool wall = false; /* limits that are decided as one are decided by one clock */
+    for (uint32_t index = 0; index < self->parts; index++)
+        wall = wall || (self->limits[index].algorithm == FIXED_WINDOW && self->limits[index].starts != BY_FIRST_USE);
+    for (uint32_t index = 0; index < self->parts; index++)
+        self->limits[index].wall = wall;
     Py_XDECREF(several);
     return self;
 failed:
@@ -193,7 +217,7 @@ bool cost_from(State *state, PyObject *cost, u64 *number) {
 
 bool read_nanos(State *state, PyObject *nanos, u64 *now) {
     if (!nanos) {
-        *now = machine_clock();
+        *now = machine_clock(false);
         return true;
     }
     Py_INCREF(nanos); /* the call may replace the clock */

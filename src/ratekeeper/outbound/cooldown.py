@@ -86,7 +86,7 @@ class Cooldowns:
         """Ask the store; microseconds that are left of the cooldown."""
         asked_at = self.clock.nanos() // 1000
         check = Check(self.space, key, self.limit(1), 1)
-        store_now, (state,) = yield Ask("states", (check,))
+        (store_now,), (state,) = yield Ask("states", (check,))
         if self.interval:
             put(self.look_up_at, key, asked_at + self.interval)
         micros: int = check.limit.rule.reset_after(state, store_now, self.limit(LONGEST * MILLISECOND))

@@ -34,7 +34,7 @@ from ratekeeper.stores.fallback import joined
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ratekeeper.check import Plan
     from ratekeeper.flow.effects import Flow
@@ -189,7 +189,7 @@ class CompiledRules:
                 answers = yield from self.ask("check" if fits_here else "peek", fleet_plan)
             decisions |= zip(fleet, answers, strict=True)
             if local_plan and fits_here and not all(decision.allowed for decision in answers):
-                self.give_back_here(local_plan, decisions[local[0]].at)
+                self.give_back_here(local_plan, [decisions[number] for number in local])
         return [decisions[number] for number in range(len(checks))]
 
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
@@ -250,13 +250,13 @@ class CompiledRules:
             if not counted.allowed or counted.remaining == 0:
                 yield from self.ask_beside(pending, "check", pending.beside(BLOCKED, block))
 
-    def give_back_here(self, plan: Plan, at: int) -> None:
-        """Give back what this instance's limits took at that instant."""
-        for check in plan:
+    def give_back_here(self, plan: Plan, decisions: Sequence[Decision]) -> None:
+        """Give back what this instance's limits took, each at the instant of its decision."""
+        for check, decision in zip(plan, decisions, strict=True):
             if check.lease:
                 self.instance.end_leases((check.having(0, 0),))  # type: ignore[attr-defined]
             else:
-                self.instance.refund((check,), at)
+                self.instance.refund((check,), decision.at)
 
     def give_back(self, taken: list[PendingCheck]) -> Flow[None]:
         """Give back what an admitted request took."""

@@ -26,7 +26,7 @@ from ratekeeper.rules.rule import ANY_TIER, THIRTY_SECONDS, Cost, Exempt, Penalt
 from ratekeeper.rules.schema import BODIES, RULES
 from ratekeeper.rules.settings import Response, Settings
 from ratekeeper.rules.validate import Attempts, Place, fits, sentence
-from ratekeeper.units import parse_period, to_micros
+from ratekeeper.units import parse_period, to_micros, with_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -399,7 +399,7 @@ class RulesParser:
             return
         if "allow_from" not in table:
             place.refuse("'limit' or 'allow_from'", None, "A rule needs one of them.")
-        for name in ("penalty", "grace", "warn_at", "algorithm", "cost"):
+        for name in ("penalty", "grace", "warn_at", "algorithm", "window", "timezone", "cost"):
             if name in table:
                 place.key(name).refuse("a limit beside it", table[name], "Without a limit it does nothing.")
 
@@ -443,7 +443,7 @@ class RulesParser:
         given = table["limit"]
         limit_place = place.key("limit")
         if not isinstance(given, dict):
-            return {ANY_TIER: self.limit(limit_place, given, table.get("algorithm"))}
+            return self.calendars(place, table, {ANY_TIER: self.limit(limit_place, given, table)})
         if self.tiers is None:
             limit_place.refuse(
                 "a limit for everybody, as there is no [tiers]", given, "Add [tiers] with 'from' and 'default'."
@@ -452,10 +452,31 @@ class RulesParser:
         if default not in given:
             suggestion = did_you_mean(default, given).strip()
             limit_place.refuse(f"a limit for the default tier {default!r} too", sorted(given), suggestion)
-        return {tier: self.limit(limit_place.key(tier), limit, table.get("algorithm")) for tier, limit in given.items()}
+        limits = {tier: self.limit(limit_place.key(tier), limit, table) for tier, limit in given.items()}
+        return self.calendars(place, table, limits)
 
-    def limit(self, place: Place, given: Any, algorithm: str | None) -> Limit | LimitSet:
+    def calendars(
+        self, place: Place, table: dict[str, Any], limits: dict[str, Limit | LimitSet]
+    ) -> dict[str, Limit | LimitSet]:
+        """The limits; refuse a time zone that none of them has."""
+        if "timezone" in table and not any(part.timezone for limit in limits.values() for part in limit.parts):
+            place.key("timezone").refuse(
+                "a calendar limit beside it",
+                table["timezone"],
+                "Write limit = '1000/day calendar', limit = '1000/month', or window = 'calendar'.",
+            )
+        return limits
+
+    def limit(self, place: Place, given: Any, table: dict[str, Any]) -> Limit | LimitSet:
+        algorithm, window = table.get("algorithm"), table.get("window")
+        timezone = table.get("timezone", self.content.get("timezone"))
+        if window is not None and algorithm not in (None, "fixed_window"):
+            place.refuse(f"fixed_window or no algorithm beside window = {window!r}", algorithm)
         try:
+            if window is not None or timezone is not None:
+                texts = [given] if isinstance(given, str) else given
+                given = [with_window(text, window, timezone) if isinstance(text, str) else text for text in texts]
+                algorithm = None if window is not None else algorithm
             return parse_limits(given, algorithm)
         except InvalidInput as error:
             head, _, rest = str(error).partition(": expected ")

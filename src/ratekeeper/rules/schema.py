@@ -11,6 +11,7 @@ from typing import Any
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.http.body import PRESETS
 from ratekeeper.identity.identity import NAMED, PLAIN
+from ratekeeper.units import WINDOW_WORDS
 
 Schema = dict[str, Any]
 
@@ -58,6 +59,7 @@ STRING: Schema = {"type": "string", "minLength": 1}
 SOURCES = f"{', '.join(PLAIN)}, or {', '.join(f'{kind}:NAME' for kind in NAMED)}"
 LIMIT = "a limit such as '100/minute', or 'unlimited'"
 LENGTH = "a length of time such as '10 minutes'"
+TIMEZONE = "a time zone such as 'Europe/Berlin'"
 NETWORKS = "a list of addresses and networks such as ['10.0.0.0/8']"
 SOURCE_LIST = either("a source or a list of them", "", STRING, many(STRING, minItems=1))
 TIME = either(LENGTH, "", STRING, {"type": "number", "minimum": 0})
@@ -105,6 +107,12 @@ RULE = table(
         "algorithm": choice(
             tuple(ALGORITHMS), "The algorithm of each limit that does not name its own. Default: gcra."
         ),
+        "window": choice(
+            tuple(WINDOW_WORDS),
+            "How windows of limits without an algorithm start: with the days, weeks, months or years of 'timezone', "
+            "or with the first request.",
+        ),
+        "timezone": text(TIMEZONE, "The time zone of this rule's calendar limits. Default: that of the file."),
         "cost": either(
             "a whole number, 'body', 'header:NAME', 'function:NAME', or a table with 'from'",
             "The cost of one request. Default: 1.",
@@ -193,6 +201,7 @@ RULES: Schema = {
             "store": text(
                 "a URL such as 'memory://' or 'redis://host:6379/0'", "Where counters live. Default: memory://."
             ),
+            "timezone": text(TIMEZONE, "The time zone of calendar limits that do not name their own. Default: UTC."),
             "on_store_error": choice(STORE_ERRORS, "The default for rules without their own. Default: local."),
             "trusted_proxies": described(
                 many(STRING), "Proxies whose client_header is trusted; 'unix' is a UNIX socket.", NETWORKS

@@ -205,7 +205,13 @@ class Fallback:
             try:
                 bucket = limit.algorithm in BUCKETS
                 reduced._build(
-                    str(limit), count, limit.micros, burst if bucket else None, limit.algorithm, limit.slices
+                    str(limit),
+                    count,
+                    limit.micros,
+                    burst if bucket else None,
+                    limit.algorithm,
+                    limit.slices,
+                    calendar=limit.calendar,
                 )
                 break
             except InvalidLimit:  # a rate that cannot be represented: try a smaller, simpler one

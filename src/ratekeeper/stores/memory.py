@@ -16,7 +16,7 @@ from _thread import allocate_lock
 from os import urandom
 
 from ratekeeper.check import to_cost
-from ratekeeper.clock import follow
+from ratekeeper.clock import follow, wall
 from ratekeeper.decision import Decision, new_decision
 from ratekeeper.keys import LONGEST, digest, encode
 from ratekeeper.limit import UNLIMITED, empty_state
@@ -52,7 +52,7 @@ class MemoryTable:
         self.decide = limit.rule.decide
         self.states, self.keys = states
         self.lock = lock
-        self.nanos = clock.nanos
+        self.nanos = wall(clock) if limit.is_aligned else clock.nanos
         self.max_keys = max_keys
         self.doomed: list[tuple[int, str | bytes, State]] = []
         self.empty = empty_state(limit)
@@ -252,11 +252,12 @@ class MemoryStore:
         for check in plan:
             self.change(check, lambda state, now, check: empty_state(check.limit))
 
-    def states(self, plan: Plan) -> tuple[int, tuple[State, ...]]:
-        """Now, and the state of each check: to foresee a wait."""
+    def states(self, plan: Plan) -> tuple[tuple[int, ...], tuple[State, ...]]:
+        """The instant and the state of each check: to foresee a wait."""
         tables = [self.table(check.space, check.limit) for check in plan]
         states = tuple([table.states.get(check.key, table.empty) for table, check in zip(tables, plan, strict=True)])
-        return self.clock.nanos() // 1000, states
+        steady, aligned = self.instants()
+        return tuple([aligned if check.limit.is_aligned else steady for check in plan]), states
 
     def prepare(self, rows: tuple[Row, ...]) -> Prepared:
         """A plan of (space, limit, cost, on_store_error) that waits for keys: ``prepare(rows).check(keys)``."""
@@ -276,7 +277,7 @@ class MemoryStore:
         with self.lock:
             self.clock = clock
             for table in self.tables.values():
-                table.nanos = clock.nanos
+                table.nanos = wall(clock) if table.limit.is_aligned else clock.nanos
 
     def size(self) -> int:
         """How many keys have a state, recovered ones among them."""
@@ -293,12 +294,18 @@ class MemoryStore:
         self.tables, self.by_identity, self.states_by_layout = {}, {}, {}
         self.limits_by_place = {}
 
+    def instants(self) -> tuple[int, int]:
+        # Now, in microseconds of the monotonic clock and of the time of day.
+        clock = self.clock
+        now = clock.nanos() // 1000
+        return now, wall(clock)() // 1000 if hasattr(clock, "wall_nanos") else now
+
     def change(self, check: Check, alter: Alter) -> Decision:
         """Replace the state of one check by what ``alter`` returns; the decision says what remains."""
         table = self.table(check.space, check.limit)
         while True:
             state = table.states.get(check.key, table.empty)
-            now = self.clock.nanos() // 1000
+            now = table.nanos() // 1000
             new = alter(state, now, check)
             if new is state or new == state or table.swap(check.key, state, new, now):
                 return new_decision(Decision, (True, check.limit, new, now, 0))
@@ -318,37 +325,41 @@ class MemoryStore:
             before: dict[tuple[MemoryTable, str | bytes], State] = {}
             for table, key, _, _ in rows:
                 before[table, key] = table.states.get(key, table.empty)
-            now = self.clock.nanos() // 1000
+            steady, aligned = self.instants()
             after = dict(before)  # a key that is twice in a plan pays twice
             answers = []
             fits = True
             for table, key, cost, lease in rows:
                 state = after[table, key]
+                now = aligned if table.limit.is_aligned else steady
                 if lease is None:
                     new, allowed = table.decide(state, now, table.limit, cost)
                 else:
                     new, allowed = hold(state, now, lease)
                 after[table, key] = new
                 fits = fits and allowed
-                answers.append((allowed, table.limit, state, new, cost))
+                answers.append((allowed, table.limit, state, new, now, cost))
             if fits and not peek:
-                if self.swap_all(before, after, now):
+                if self.swap_all(before, after, steady, aligned):
                     return True, tuple(
-                        [new_decision(Decision, (True, limit, new, now, cost)) for _, limit, _, new, cost in answers]
+                        [
+                            new_decision(Decision, (True, limit, new, now, cost))
+                            for _, limit, _, new, now, cost in answers
+                        ]
                     )
                 continue
             if not peek:  # only a state from the future, or above a lowered limit, is written on a refusal
                 mended = {
                     (table, key): new
-                    for (table, key, _, _), (allowed, _, state, new, _) in zip(rows, answers, strict=True)
+                    for (table, key, _, _), (allowed, _, state, new, _, _) in zip(rows, answers, strict=True)
                     if not allowed and new is not state and state is before[table, key]
                 }
-                if mended and not self.swap_all({place: before[place] for place in mended}, mended, now):
+                if mended and not self.swap_all({place: before[place] for place in mended}, mended, steady, aligned):
                     continue
             return fits, tuple(
                 [
                     new_decision(Decision, (allowed, limit, state, now, 0 if allowed else cost))
-                    for allowed, limit, state, _, cost in answers
+                    for allowed, limit, state, _, now, cost in answers
                 ]
             )
 
@@ -356,7 +367,8 @@ class MemoryStore:
         self,
         before: dict[tuple[MemoryTable, str | bytes], State],
         after: dict[tuple[MemoryTable, str | bytes], State],
-        now: int,
+        steady: int,
+        aligned: int,
     ) -> bool:
         """Write all the new states if none of the old ones has changed; whether they were written."""
         fresh = []
@@ -373,7 +385,7 @@ class MemoryStore:
                 if not fresh or place not in fresh:
                     place[0].states[place[1]] = new
             for place in fresh:  # last, as a full table may forget one of the other keys for a new one
-                place[0].enter(place[1], after[place], now)
+                place[0].enter(place[1], after[place], aligned if place[0].limit.is_aligned else steady)
             return True
 
 

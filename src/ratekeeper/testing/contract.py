@@ -39,6 +39,7 @@ class StoreContract:
 
     def limits(self, count: int = 5) -> list[Limit]:
         limits = [Limit(count, self.period, algorithm=name) for name in ALGORITHMS]
+        limits += [Limit(count, self.period, window="first-use"), Limit(count, "year")]
         return [*limits, Limit(count, self.period, algorithm="sliding_window", slices=6)]
 
     def plan(self, *checks: tuple[Any, Any, int], space: str = "contract") -> tuple[Check, ...]:
@@ -140,7 +141,8 @@ class StoreContract:
             assert self.ask("debit", self.plan((key, limit, 6)))[0].remaining == 0
             wait = self.check(key, limit).retry_after
             assert wait is not None
-            assert (49 * day if is_bucket else 0) < wait <= (100 if limit.algorithm == "sliding_window" else 50) * day
+            longest = limit.period * (2 if limit.algorithm == "sliding_window" else 1)
+            assert (49 * day if is_bucket else 0) < wait <= longest
             back = self.ask("refund", self.plan((key, limit, 8)))[0]
             # A log keeps its newest five; a sliding window owes nothing unless its limit names a debt.
             assert back.remaining == (5 if limit.algorithm in ("sliding_log", "sliding_window") else 4)
@@ -165,8 +167,9 @@ class StoreContract:
     def test_a_changed_limit_holds_at_once(self) -> None:
         for number, limit in enumerate(self.limits()):
             self.check(f"k{number}", limit, cost=5)
-            raised = Limit(9, self.period, algorithm=limit.algorithm, slices=limit.slices)
-            lowered = Limit(2, self.period, algorithm=limit.algorithm, slices=limit.slices)
+            raised, lowered = (
+                Limit(count, limit.period_name, algorithm=limit.algorithm, slices=limit.slices) for count in (9, 2)
+            )
             assert self.check(f"k{number}", raised, cost=4)
             answers = [self.check(f"k{number}", lowered) for _ in range(4)]
             assert sum(decision.allowed for decision in answers) <= 2
@@ -187,7 +190,7 @@ class StoreContract:
         for before in self.limits():
             for after in self.limits():
                 both = parse_limits([before, after])
-                for limit in (before, after, both, Limit(5, "1 hour", algorithm=after.algorithm)):
+                for limit in (before, after, both, Limit(5, "day", algorithm=after.algorithm)):
                     assert self.check("one key", limit).limit == 5
 
     def test_threads_get_exactly_the_limit(self) -> None:
@@ -388,9 +391,17 @@ def walk_limits() -> list[Limit | LimitSet]:
         if name in BUCKETS:
             limits += [Limit.parse(text, name) for text in ("10/second burst 3", "1/day burst 9", "999983/minute")]
     limits += [Limit.parse(f"99999999977/day {name}") for name in ("fixed_window", "sliding_window")]
+    limits += [
+        Limit.parse(f"{text} first-use") for text in ("7 per 3 seconds", "5 per 7 microseconds", "999999999/day")
+    ]
+    limits += [
+        Limit.parse(text) for text in ("5/day calendar", "9/day calendar Europe/Berlin", "7/month", "4/week calendar")
+    ]
     limits += [Limit.parse(f"20 per 3 seconds sliding_window slices {slices}") for slices in (2, 3, 7, 100)]
     limits.append(parse_limits(["3/second", "7 per 3 seconds sliding_log", "20/minute sliding_window"]))
     limits.append(parse_limits([f"{count}/second {name}" for count, name in enumerate(ALGORITHMS, start=3)]))
+    limits.append(parse_limits(["6 per 2 days", "5/day calendar America/Sao_Paulo", "9 per 40 hours first-use"]))
+    limits.append(parse_limits(["9 per 40 hours first-use", "30/month", "5/day calendar"]))
     return limits
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -27,16 +28,28 @@ IDLE_TURNS = 8
 BUSY_TURNS = 200
 
 
+def epoch_micros(instant: datetime) -> int:
+    """Whole microseconds since 1970; a time without a zone would mean another instant on each machine."""
+    if instant.tzinfo is None:
+        raise InvalidInput(
+            f"FakeClock: expected a datetime with a time zone, got {instant.isoformat()}. Say tzinfo=timezone.utc."
+        )
+    since = instant - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds
+
+
 class FakeClock:
     """A clock that stands still until it is moved: ``clock.advance(1.5)``, exact to the microsecond.
 
     A call that waits takes no real time: it moves the clock on instead.  On an event loop the clock moves once no task
     can run, and to the first time at which one can.  With ``auto=False`` calls wait until ``advance`` reaches their
     time.
+
+    Its time is the time of day as well: ``start`` is in seconds since 1970, or a datetime with a time zone.
     """
 
-    def __init__(self, start: Seconds = 0.0, *, auto: bool = True) -> None:
-        self.micros = to_micros(start, "start")  # the time, in microseconds
+    def __init__(self, start: Seconds | datetime = 0.0, *, auto: bool = True) -> None:
+        self.micros = epoch_micros(start) if isinstance(start, datetime) else to_micros(start, "start")  # since 1970
         if self.micros < 0:
             raise InvalidInput(f"FakeClock: expected a start of at least 0, got {shown(start)}.")
         self.auto = auto

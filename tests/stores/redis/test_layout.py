@@ -58,6 +58,8 @@ PRESENT = [
     ("3/minute token_bucket", "", NOW + "000000003dfd2400" + "00000000"),
     ("3/minute leaky_bucket", "", NOW + "000000003dfd2400" + "00000000"),
     ("3/minute fixed_window", "", NOW[2:] + "0000000002"),
+    ("3/month", "", NOW[2:] + "0000000002"),
+    ("3/minute first-use", "", NOW[2:] + "0000003b9aca00" + "0000000002"),
     ("3/minute sliding_window", "", NOW[2:] + "0000000002" + "00" * 5),
     ("3/minute sliding_window slices 2", "", NOW[2:] + "0000000002" + "00" * 10),
     ("3/minute sliding_log", ".0", "0000003b9aca00" + NOW[2:]),
@@ -134,6 +136,9 @@ def test_these_are_the_names_of_old_versions(monkeypatch, version, limit, name, 
 CHANGES = [
     ("3/minute", "3/hour"),
     ("3/minute", "3/minute fixed_window"),
+    ("3/month", "3/month calendar Europe/Berlin"),
+    ("3/day calendar", "3/day first-use"),
+    ("9/month", "2/month"),
     ("3/minute fixed_window", "3/minute sliding_window"),
     ("3/minute sliding_window", "3/minute sliding_window slices 2"),
     ("3/minute sliding_window", "3/minute sliding_log"),
@@ -177,3 +182,47 @@ def recovery(limit: Limit):
     if limit.algorithm == "sliding_window":
         return limit.micros * (limit.slices + 1) // limit.slices
     return max(limit.micros, -(-limit.full // limit.drain)) if limit.algorithm in BUCKETS else limit.micros
+
+
+BERLIN = "5/day calendar Europe/Berlin"
+MIDNIGHT = 1_774_738_800_000_000  # in Berlin, before a day of 23 hours
+
+
+@pytest.mark.parametrize("behind", [-3, -1, 0, 1, 3])
+def test_a_client_with_a_wrong_clock_counts_in_the_windows_of_the_server(redis_server, monkeypatch, behind):
+    """Its first request has edges by its own clock, and all later ones by what the server said."""
+    clock = FakeClock(start=MIDNIGHT / 1e6 - 1.0)
+    store = RedisStore(redis_server.url, clock=clock, deadline=10)
+    limit = Limit.parse(BERLIN)
+    layout = store.translator.layout("zones", limit)
+    layout.gives_time = False  # as if the server had a clock of its own, ``behind`` days ahead of ours
+    monkeypatch.setattr(layouts, "time_ns", lambda: (clock.micros - behind * 86_400 * 10**6) * 1000)
+    key = f"wrong by {behind}"
+    assert store.table("zones", limit).check(key, 5).retry_after == 0.0
+    assert store.table("zones", limit).check(key).retry_after == 1.0
+    clock.advance(1.0)
+    decision = store.table("zones", limit).check(key, 4)
+    assert (decision.allowed, decision.remaining, decision.reset_after) == (True, 1, 23 * 3600.0)
+    (planned,) = store.check((Check("zones", key, limit, 2),))
+    assert (planned.allowed, planned.retry_after) == (False, 23 * 3600.0)
+    store.close()
+
+
+def test_the_words_of_a_calendar_are_made_once_for_each_window(redis_server):
+    clock = FakeClock(start=MIDNIGHT / 1e6 - 1.0)
+    store = RedisStore(redis_server.url, clock=clock, deadline=10)
+    layout = store.translator.layout("zones", parse_limits([BERLIN, "100/month"]))
+    words = layout.check_words(1)
+    assert layout.check_words(1) is words
+    clock.advance(1.0)
+    assert layout.check_words(1) is not words
+    clock.advance(-1.0)
+    assert layout.check_words(1) == words
+    store.close()
+
+
+def test_without_a_clock_the_edges_are_those_of_the_present():
+    layout = layouts.RecordLayout("zones", Limit.parse("5/month"))
+    assert layout.words_from == 0
+    layout.check_words(1)
+    assert layout.words_from < layout.server_time() < layout.words_until

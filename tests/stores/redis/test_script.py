@@ -11,7 +11,7 @@ import pytest
 from hiredis import Reader
 
 from ratekeeper import Limit
-from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.algorithms import ALGORITHMS, RULES
 from ratekeeper.check import Check
 from ratekeeper.limit import LimitSet, empty_state, parse_limits
 from ratekeeper.stores.memory import MemoryStore
@@ -71,8 +71,7 @@ def figures(decisions):
 
 def alive(answer, limits):
     """States as far as they still matter: one that has recovered may be there or not."""
-    now, states = answer
-    return [live(state, now, limit) for state, limit in zip(states, limits, strict=True)]
+    return [live(state, now, limit) for now, state, limit in zip(*answer, limits, strict=True)]
 
 
 LIMITS = [
@@ -83,13 +82,15 @@ LIMITS = [
     parse_limits(["5/second", "20/minute", "30/hour"]),
     parse_limits(["5/second", "20/minute fixed_window", "9/minute sliding_window", "30/hour token_bucket"]),
     parse_limits(["5/second sliding_log", "20/minute", "90/minute sliding_log", "9/hour leaky_bucket"]),
+    Limit.parse("3/minute first-use"),
+    parse_limits(["9 per 3 minutes first-use", "20/day calendar Asia/Kathmandu", "5/second"]),
     parse_limits(["6/minute sliding_window slices 3", "6/minute sliding_window slices 2", "5/second"]),
 ]
 
 
 def some_plan(chance):
     found = {}
-    for limit in chance.choices(LIMITS, k=chance.choice([1, 1, 2, 3, 5])):
+    for limit in chance.choices([*LIMITS, Limit.parse("7/month")], k=chance.choice([1, 1, 2, 3, 5])):
         check = Check(str(limit), chance.choice("abc"), limit, chance.choice([1, 1, 2, 3, 80]))
         # Of a key that stands twice in a refused plan, only its state is promised if it has several records.
         found[check.space, check.key if isinstance(limit, LimitSet) else len(found)] = check
@@ -210,5 +211,5 @@ def test_what_is_no_record_is_no_answer(limit, reply):
 
 
 def test_every_rule_has_a_letter():
-    assert set(KINDS) == {*ALGORITHMS, "concurrency"}
+    assert set(KINDS) == set(RULES)
     assert len(set(KINDS.values())) == len(KINDS)

@@ -11,6 +11,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from struct import Struct
+from time import time_ns
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.keys import wire
@@ -41,6 +42,7 @@ BUCKET_STATE = Struct(">QI")
 STAMP = 8  # bytes of the instant at which a record was made, if its first state does not contain it
 STAMPED_BUCKET = Struct(">8xQI")
 WINDOW_SIZE = 12  # 7 bytes for the instant, 5 for what was used in its window
+FIRST_USE = Struct(">7x7s5s")  # after the instant: when the window started, and what was used in it
 LOG_LENGTHS = range(0, 7 << 21, 7)  # of more instants than any limit has
 LENGTH = Struct(">I")
 
@@ -50,9 +52,14 @@ def packed_number(value: int) -> bytes:
     return bytes([value]) if value < 128 else b"\xcf" + value.to_bytes(8, "big")
 
 
-def packed_limit(limit: Limit, kind: str, cost: int, lease: int = 0, lasts: int = 0) -> bytes:
-    """A limit and the cost to take, as the script reads them; of a concurrency limit also the lease."""
+def packed_limit(limit: Limit, kind: str, cost: int, lease: int = 0, lasts: int = 0, now: int = 0) -> bytes:
+    """A limit and the cost to take, as the script reads them; of a concurrency limit also the lease.
+
+    Of a calendar it has the edges around ``now``, the server's time.
+    """
     numbers: tuple[int, ...] = limit.micros, limit.count
+    if limit.calendar is not None:
+        numbers = limit.count, *limit.calendar.around(now)
     if limit.algorithm == "concurrency":
         numbers = limit.micros, limit.count, lasts, lease >> 32, lease & 0xFFFF_FFFF
     if limit.algorithm in BUCKETS:
@@ -64,14 +71,16 @@ def packed_limit(limit: Limit, kind: str, cost: int, lease: int = 0, lasts: int 
     return b"".join([packed_number(each) for each in numbers])
 
 
-def packed_debit(limit: Limit, kind: str, cost: int) -> bytes:
+def packed_debit(limit: Limit, kind: str, cost: int, now: int = 0) -> bytes:
     """A limit and the cost to take in full, as the debits of the twins read them."""
     numbers: tuple[int, ...] = limit.micros, limit.count, limit.owes
     if limit.algorithm in BUCKETS:
         unit, unit_rest = divmod(limit.unit, limit.drain)
         ceiling, full_rest = divmod(limit.ceiling, limit.drain)
         numbers = limit.drain, unit, unit_rest << 26 | full_rest, ceiling, limit.owes
-    elif limit.algorithm == "fixed_window":
+    elif limit.calendar is not None:
+        numbers = limit.owes, *limit.calendar.around(now)
+    elif limit.algorithm in ("fixed_window", "first_use_window"):
         numbers = limit.micros, limit.owes
     elif limit.algorithm == "sliding_window":
         numbers = limit.slices, *numbers
@@ -83,6 +92,8 @@ def state_size(limit: Limit) -> int:
     """Bytes of a state.  Not for logs, whose states vary."""
     if limit.algorithm in BUCKETS:
         return BUCKET_STATE.size
+    if limit.algorithm == "first_use_window":
+        return FIRST_USE.size
     return 7 + 5 * (limit.slices + 1) if limit.algorithm == "sliding_window" else WINDOW_SIZE
 
 
@@ -97,6 +108,12 @@ def unpack_state(record: bytes, limit: Limit) -> State:
     if limit.algorithm == "fixed_window":
         window = int.from_bytes(record[:7], "big") // limit.micros
         return window << rule.BITS | int.from_bytes(record[7:], "big")
+    if limit.algorithm == "calendar_window":
+        used = int.from_bytes(record[7:], "big")
+        return limit.calendar.index(int.from_bytes(record[:7], "big")) << rule.BITS | used if used else rule.EMPTY
+    if limit.algorithm == "first_use_window":
+        start, used_in_it = FIRST_USE.unpack(record)
+        return int.from_bytes(start, "big") << rule.BITS | int.from_bytes(used_in_it, "big")
     if limit.algorithm == "sliding_window":
         state = int.from_bytes(record[:7], "big") * limit.slices // limit.micros
         for at in range(len(record) - 5, 6, -5):  # the newest counter is first in the record, lowest in the number
@@ -120,11 +137,24 @@ def time_to_live(limit: Limit) -> int:
 class Subject:
     """One key of a check: the limits whose states are in its record, and its words for the script."""
 
-    __slots__ = ("cuts", "instant", "kinds", "lengths", "parts", "ring", "size", "stamp", "suffix", "ttl")
+    __slots__ = (
+        "cuts",
+        "instant",
+        "kinds",
+        "lengths",
+        "parts",
+        "ring",
+        "server_time",
+        "size",
+        "stamp",
+        "suffix",
+        "ttl",
+    )
     lengths: Sequence[int]  # in bytes, that a record may have
 
-    def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int) -> None:
+    def __init__(self, parts: Sequence[Limit], suffix: bytes, longer: int, server_time: Callable[[], int]) -> None:
         self.parts = parts
+        self.server_time = server_time
         self.suffix = suffix
         self.ring = parts[0].algorithm == "sliding_log" and parts[0].count > LONGEST_WHOLE
         self.kinds = "r" if self.ring else "".join([KINDS[part.algorithm] for part in parts])
@@ -150,17 +180,26 @@ class Subject:
         if operation in ("reset", "states"):
             return bulk(kinds[:1].encode())
         if operation == "debit":
-            return bulk(b"".join(map(packed_debit, self.parts, kinds, [cost] * len(kinds)))) + self.ttl
+            now = self.server_time()
+            return (
+                bulk(b"".join([packed_debit(*each, cost, now) for each in zip(self.parts, kinds, strict=True)]))
+                + self.ttl
+            )
         costs = [most_back(part, cost) if operation == "refund" else cost for part in self.parts]
+        now = self.server_time()
         limits = [
-            packed_limit(part, kind, cost, lease, lasts)
+            packed_limit(part, kind, cost, lease, lasts, now)
             for part, kind, cost in zip(self.parts, kinds, costs, strict=True)
         ]
         return bulk(b"".join(limits)) + self.ttl
 
     def spell_charge(self, costs: Sequence[int]) -> bytes:
         """The words of this subject with a cost for each of its limits."""
-        return bulk(b"".join(map(packed_limit, self.parts, "w" if self.ring else self.kinds, costs))) + self.ttl
+        now, kinds = self.server_time(), "w" if self.ring else self.kinds
+        limits = [
+            packed_limit(part, kind, cost, now=now) for part, kind, cost in zip(self.parts, kinds, costs, strict=True)
+        ]
+        return bulk(b"".join(limits)) + self.ttl
 
     def states(self, record: bytes) -> list[State]:
         if len(self.parts) == 1:
@@ -176,15 +215,18 @@ class RecordLayout:
 
     __slots__ = (
         "byte_names",
+        "calendars",
         "digests",
         "drains",
         "fallback",
+        "gives_time",
         "is_leased",
         "is_packed",
         "is_single",
         "limit",
         "most",
         "names",
+        "nanos",
         "older",
         "once",
         "order",
@@ -198,6 +240,8 @@ class RecordLayout:
         "subjects",
         "unpack",
         "words",
+        "words_from",
+        "words_until",
     )
 
     def __init__(
@@ -208,7 +252,12 @@ class RecordLayout:
         secret: bytes = b"",
         longer: int = 0,
         refusals: RefusalCache | None = None,
+        nanos: Callable[[], int] | None = None,
     ) -> None:
+        """``longer`` is how much longer a key is kept by a store that sends its own time, and ``nanos`` its clock."""
+        self.nanos = nanos
+        self.gives_time = longer > 0
+        self.seen = (0, 0)  # the server's microseconds, and our nanoseconds when we asked: the last time it answered
         self.space = space
         self.limit = limit
         self.refusals = RefusalCache(enabled=False) if refusals is None else refusals
@@ -223,7 +272,9 @@ class RecordLayout:
             suffix = (
                 b"" if group is packed else b".%d" % group[0] + (b"r" if parts[group[0]].count > LONGEST_WHOLE else b"")
             )
-            self.subjects.append(Subject([parts[index] for index in group], suffix, longer))
+            self.subjects.append(Subject([parts[index] for index in group], suffix, longer, self.server_time))
+        self.calendars = [part.calendar for part in parts if part.calendar is not None]
+        self.words_from = self.words_until = 0  # the instants from and until which the words hold
         self.is_packed = not logs
         self.is_leased = limit.is_leased
         self.is_single = len(self.subjects) == 1 and not self.is_leased  # the words of each lease are its own
@@ -239,10 +290,10 @@ class RecordLayout:
         # What the server last said of each key, for the fallback; the older half is dropped when the newer is full.
         self.recent: dict[str | bytes, State] = {}
         self.older: dict[str | bytes, State] = {}
-        self.seen = (0, 0)  # the server's microseconds, and our nanoseconds when we asked: the last time it answered
         self.fallback: FallbackTable | None = None  # where it is counted while the server is away
         self.words: dict[int, bytes] = {}
-        self.once = self.check_words(1)
+        # The words of a check of 1; of a calendar empty, as they change with the time.
+        self.once = b"" if self.calendars else self.check_words(1)
         # A record of nothing but buckets is read in one step: its size (0: other limits are in it), and their drains.
         buckets = self.is_single and self.is_packed and all(part.algorithm in BUCKETS for part in parts)
         self.drains = tuple([part.drain for part in parts]) if buckets else ()
@@ -292,8 +343,28 @@ class RecordLayout:
         by_place = iter([costs[index] for index in self.order])
         return b"".join([subject.spell_charge([next(by_place) for _ in subject.parts]) for subject in self.subjects])
 
+    def server_time(self) -> int:
+        """The server's microseconds as far as we know: by its last answer, else by our own time of day."""
+        if not self.calendars:
+            return 0
+        if self.nanos is None:
+            return time_ns() // 1000
+        if self.gives_time:
+            return self.nanos() // 1000
+        now, asked = self.seen
+        return now + (self.nanos() - asked) // 1000 if now else time_ns() // 1000
+
     def check_words(self, cost: int) -> bytes:
         """The words of a check.  The same object for the same cost, so that a batch writes them once."""
+        if self.calendars:
+            now = self.server_time()
+            if not self.words_from <= now < self.words_until:
+                windows = [calendar.around(now) for calendar in self.calendars]
+                self.words_from, self.words_until = (
+                    max(edges[1] for edges in windows),
+                    min(edges[2] for edges in windows),
+                )
+                self.words.clear()
         words = self.words.get(cost)
         if words is None:
             if len(self.words) >= MOST_COSTS:

@@ -62,7 +62,7 @@ class PlanTranslator:
                 self.refusals.clear()
             # Shared by all limits that read the same states: a refund under one ends the refusals of the others.
             refusals = self.refusals.setdefault((space, limit.layout), RefusalCache(self.caches_refusals, self.nanos))
-            layout = RecordLayout(space, limit, self.prefix, self.secret, self.longer, refusals)
+            layout = RecordLayout(space, limit, self.prefix, self.secret, self.longer, refusals, self.nanos)
             self.layouts[space, limit] = layout
         if len(self.by_identity) >= MOST_LAYOUTS:
             self.by_identity.clear()
@@ -185,13 +185,13 @@ def merged(operation: str, plan: Plan, places: list[list[int]], answers: Sequenc
     """The answers of several requests, in the order of the plan."""
     if operation == "reset":
         return None
-    now = max(answer[0] for answer in answers) if operation == "states" else max(answer[0].at for answer in answers)
+    now = max(max(answer[0]) if operation == "states" else answer[0].at for answer in answers)
     parts: list[Any] = [None] * len(plan)  # those of unlimited checks stay None: the server is not asked
     for indices, answer in zip(places, answers, strict=True):
         for index, part in zip(indices, answer[1] if operation == "states" else answer, strict=True):
             parts[index] = part
     if operation == "states":
-        return now, tuple([0 if state is None else state for state in parts])
+        return (now,) * len(plan), tuple([0 if state is None else state for state in parts])
     return tuple([unlimited(check, now) if part is None else part for check, part in zip(plan, parts, strict=True)])
 
 

@@ -122,6 +122,8 @@ class RedisPlan:
         self.may_repeat = len(set(self.states)) < len(self.states)
         self.is_unlimited = not any(layout.subjects for layout in layouts)
         self.is_direct = not store.settings.is_cluster and all(layout.subjects for layout in layouts) and bool(rows)
+        if any(layout.calendars for layout in layouts):  # its words change with the time: they are made for each call
+            self.is_direct = False
         limited = [(layout, cost) for layout, cost, _ in self.rows if layout.subjects]
         self.words = PlanWords("check", [layout for layout, _ in limited], [cost for _, cost in limited])
         # Where each row is one record of a fixed size: the size of a reply that says "taken", and how to cut it up.

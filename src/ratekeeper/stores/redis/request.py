@@ -194,7 +194,7 @@ class PlanRequest:
         self.keys_count, self.words, self.words_count = words.keys_count, words.words, words.words_count
 
     def read(self, reply: bytes, sent: int) -> Any:
-        """What the store answers: decisions, or for ``states`` now and the states."""
+        """What the store answers: decisions, or for ``states`` the instants and the states."""
         if self.operation == "reset":
             for layout, key, _ in self.checks:
                 layout.refusals.forget(key)
@@ -205,7 +205,7 @@ class PlanRequest:
             return tuple([bool(flag) for flag in reply[: self.keys_count]])
         answers, now = self.plan_words.answers(reply, self.checks, sent)
         if self.operation == "states":
-            return now, tuple([plain(state) for _, state in answers])
+            return (now,) * len(answers), tuple([plain(state) for _, state in answers])
         if self.operation in ("take", "debit", "refund", "end_leases"):
             return tuple(
                 [
@@ -239,7 +239,7 @@ class CheckRequest:
         self.key = key
         self.cost = cost
         self.keys = layout.names.get(key) or layout.keys(key)  # type: ignore[arg-type]
-        self.words = layout.once if cost == 1 else layout.check_words(cost)
+        self.words = (layout.once if cost == 1 else b"") or layout.check_words(cost)
 
     def read(self, reply: bytes, sent: int) -> tuple[Decision, ...]:
         layout = self.layout
@@ -360,7 +360,7 @@ def without_server(operation: str, plan: Plan) -> Any:
     if operation == "reset":
         return None
     if operation == "states":
-        return now, tuple([0 for _ in plan])
+        return (now,) * len(plan), (0,) * len(plan)
     return tuple([decision(True, check.limit, 0, now, check.cost) for check in plan])
 
 

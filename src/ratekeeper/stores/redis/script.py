@@ -22,6 +22,8 @@ KINDS = {
     "token_bucket": "t",
     "leaky_bucket": "l",
     "fixed_window": "f",
+    "calendar_window": "k",
+    "first_use_window": "u",
     "sliding_window": "s",
     "sliding_log": "d",
     "concurrency": "c",
@@ -37,6 +39,8 @@ BODIES = {
     "leaky_bucket": "l",
     "fixed_window": "f",
     "sliding_window": "s",
+    "calendar_window": "k",
+    "first_use_window": "u",
     "sliding_log": "dw",
 }
 

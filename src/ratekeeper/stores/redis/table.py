@@ -202,7 +202,7 @@ class SentCheck(CheckRequest):
         self.key = key
         self.cost = cost
         self.keys = layout.names.get(key) or layout.keys(key)  # type: ignore[arg-type]
-        self.words = layout.once if cost == 1 else layout.check_words(cost)
+        self.words = (layout.once if cost == 1 else b"") or layout.check_words(cost)
 
     def read(self, reply: bytes, sent: int) -> Decision:
         rows = self.table.bucket_rows
