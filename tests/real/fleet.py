@@ -67,7 +67,7 @@ def admit(number, url, prefix, count, calls):
 def record(number, url, prefix, texts, seconds, pause=0.01):
     """What each call of this process asked and was told: (limit, began, ended, cost, allowed, remaining, at).
 
-    Calls without an answer of the store are left out.
+    A call without an answer of the store, which may have counted, has None for ``allowed``, and the reason at the end.
     """
     chance = random.Random(number)
 
@@ -85,7 +85,8 @@ def record(number, url, prefix, texts, seconds, pause=0.01):
                 try:
                     answer = store.check((Check("history", prefix, limits[index], cost),))
                     (answer,) = answer if answer.__class__ is tuple else await answer
-                except StoreUnavailable:
+                except StoreUnavailable as error:
+                    history.append((index, began, time.monotonic_ns(), cost, None, 0, error.why))
                     await asyncio.sleep(0.001)
                     continue
                 ended = time.monotonic_ns()

@@ -24,7 +24,7 @@ import time
 import uuid
 from pathlib import Path
 
-from ratekeeper import AsyncLimiter, Limiter, LimitExceeded
+from ratekeeper import AsyncLimiter, Limiter, LimitExceeded, MemoryStore
 from ratekeeper.flow.lease_renewal import BEATS, HEARTBEAT
 from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.stores.shared import SharedStore, remove
@@ -41,7 +41,8 @@ class Holders:
     """What one process does: its holders come and go until the parent says stop."""
 
     def __init__(self, url, name, log, seed):
-        self.url, self.name = url, name
+        # In memory, threads and tasks of this process share one store; elsewhere each limiter has its own.
+        self.url, self.name = MemoryStore() if url == "memory" else url, name
         self.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.chance = random.Random(seed)
         self.over = threading.Event()
@@ -93,12 +94,13 @@ class Holders:
             thread.start()
         limiter = AsyncLimiter(LIMIT, store=self.url, name=self.name)
         chance = self.chance
-        tasks = [asyncio.create_task(self.hold(limiter, chance)) for _ in range(TASKS)]
+        many = TASKS if isinstance(self.url, str) else 3 * TASKS  # those of all processes
+        tasks = [asyncio.create_task(self.hold(limiter, chance)) for _ in range(many)]
         loop = asyncio.get_running_loop()
         loop.add_reader(0, lambda: loop.remove_reader(0) and self.over.set())  # the parent wrote a line
         while not self.over.is_set():
             await asyncio.sleep(chance.random() * 2 / cancels)
-            place = chance.randrange(TASKS)
+            place = chance.randrange(many)
             tasks[place].cancel()
             for _ in range(chance.randrange(4)):  # the next one asks before the cancelled one has left, or after
                 await asyncio.sleep(0)
@@ -107,7 +109,8 @@ class Holders:
             tasks[place] = asyncio.create_task(self.hold(limiter, chance))
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(lambda: [thread.join() for thread in threads])
-        print(self.cancelled, self.lost, flush=True)
+        remaining = COUNT if isinstance(self.url, str) else (await limiter.peek("k")).remaining
+        print(self.cancelled, self.lost, remaining, flush=True)
         await asyncio.to_thread(sys.stdin.buffer.read)  # stay alive: what waits for the store is ours to deliver
         await limiter.close()
 
@@ -119,7 +122,9 @@ class World:
         self.kind, self.chance = kind, chance
         self.servers, self.segment = [], None
         durable = {"appendonly": "yes", "appendfsync": "always"}
-        if kind == "shm":
+        if kind == "memory":
+            self.url = "memory"
+        elif kind == "shm":
             self.segment = f"lease-faults-{uuid.uuid4().hex}"
             self.url = f"shm://{self.segment}?max_keys=1000"
         elif kind == "cluster":
@@ -152,6 +157,8 @@ class World:
 
     def watcher(self, name):
         store = SharedStore(self.segment, max_keys=1000) if self.segment else None
+        if self.kind == "memory":  # its process has looked itself
+            store = MemoryStore()
         if store is None:
             store = RedisStore(self.url.partition("?")[0], deadline=10)
         return Limiter(LIMIT, store=store, name=name)
@@ -181,7 +188,8 @@ class Process:
         """Let all holders leave; the process itself lives on."""
         self.process.stdin.write(b"stop\n")
         self.process.stdin.flush()
-        cancelled, lost = map(int, self.process.stdout.readline().split())
+        cancelled, lost, remaining = map(int, self.process.stdout.readline().split())
+        assert remaining == COUNT, f"{remaining} of {COUNT} free in a process that nobody uses"
         return cancelled, lost
 
     def end(self):
@@ -209,12 +217,16 @@ def episode(world, chance, seconds, folder, cancels):
     """Faults for so many seconds, then quiet: the counts of faults, the most holders at once, when all was free."""
     name = uuid.uuid4().hex
     faults = dict.fromkeys([*world.faults, "process kill -9", "cancel"], 0)
-    running = [Process(world, name, folder, chance.random(), cancels) for _ in range(PROCESSES)]
+    processes = 1 if world.kind == "memory" else PROCESSES
+    running = [Process(world, name, folder, chance.random(), cancels) for _ in range(processes)]
     everyone = list(running)
     until = time.monotonic() + seconds
     time.sleep(1.0)  # until they have started
     lost = 0
     while time.monotonic() < until:
+        if world.kind == "memory":  # a process that is killed takes its places with it
+            time.sleep(until - time.monotonic())
+            break
         if chance.random() < 0.03 or not world.faults:
             place = chance.randrange(PROCESSES)
             running[place].kill()
@@ -278,7 +290,7 @@ if __name__ == "__main__":
         asyncio.run(Holders(url, name, log, float(seed)).run_tasks(float(cancels)))
     else:
         parser = argparse.ArgumentParser()
-        parser.add_argument("kind", choices=["redis", "valkey", "cluster", "shm"])
+        parser.add_argument("kind", choices=["redis", "valkey", "cluster", "shm", "memory"])
         parser.add_argument("--seconds", type=float, default=60)
         parser.add_argument("--seed", type=int, default=1)
         parser.add_argument("--cancels", type=float, default=12, help="tasks cancelled in a second, by each process")

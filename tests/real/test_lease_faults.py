@@ -10,9 +10,10 @@ pytestmark = pytest.mark.real
 SECONDS = 8 if os.environ.get("RATEKEEPER_REAL_SHORT") else 60
 
 
-@pytest.mark.parametrize("kind", ["redis", "valkey", "cluster", "shm"])
+@pytest.mark.parametrize("kind", ["redis", "valkey", "cluster", "shm", "memory"])
 def test_no_fault_passes_the_limit_or_keeps_a_place(kind):
-    faults, most, free_after = run(kind, SECONDS, seed=1)
+    seconds = min(SECONDS, 3) if kind == "memory" else SECONDS
+    faults, most, free_after = run(kind, seconds, seed=1)
     assert sum(faults.values()) >= 10
     assert 2 <= most <= COUNT
     assert free_after <= WITHIN + 1.0

@@ -143,3 +143,21 @@ def test_limits_of_envoy_are_let_go_of_too(tmp_path, folder, monkeypatch):
             service.run(now())
         tidy(service, monkeypatch, 200)
         assert tables(folder) == 0
+
+
+def test_garbage_is_collected_once_after_a_series_of_reloads(monkeypatch):
+    """Each reload scanned all objects, 10 to 70 ms of callers' time."""
+    collected, now = [], [100.0]
+    monkeypatch.setattr(retired_limits, "collect", lambda: collected.append(now[0]))
+    monkeypatch.setattr(retired_limits, "monotonic", lambda: now[0])
+    retired = retired_limits.RetiredLimits(None)
+    for _ in range(5):
+        with retired.during_reload():
+            pass
+        retired.tidy()
+        now[0] += 0.5
+    assert collected == []
+    now[0] += 2.0
+    retired.tidy()
+    retired.tidy()
+    assert collected == [104.5]

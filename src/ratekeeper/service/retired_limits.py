@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import contextmanager
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ratekeeper")
 MOST_RETIRED = 16
 MOST_RELEASED = 64  # at once
+COLLECT_AFTER = 2.0  # seconds after a reload: collecting takes callers' time, and reloads may come in a series
 YOUNG_OBJECTS = 10_000  # new objects between two collections: 1 to 3 MB
 
 
@@ -37,6 +39,7 @@ class RetiredLimits:
         self.policy = policy
         self.users: list[Callable[[], Iterator[tuple[str, Limit | LimitSet]]]] = []  # each lists limits in use
         self.release_hooks: list[Callable[[str, Limit | LimitSet], object]] = []  # told when states are gone
+        self.collect_at = inf
         self.kept: dict[Place, tuple[Limit | LimitSet, float]] = {}  # until when, oldest first
 
     def revive(self, space: str, limit: Limit | LimitSet) -> None:
@@ -58,7 +61,7 @@ class RetiredLimits:
         for place, limit in before.items():
             if place not in after:
                 self.kept[place] = limit, now + limit.recovery / SECOND + 1
-        collect()  # compiled rules are cycles of objects, and keep their tables alive
+        self.collect_at = now + COLLECT_AFTER  # compiled rules are cycles of objects, and keep their tables alive
 
     def retire(self, space: str, limit: Limit | LimitSet) -> None:
         """Release the states of a limit that has recovered, now or when no other worker uses them any more."""
@@ -66,8 +69,11 @@ class RetiredLimits:
             self.kept[space, limit.layout] = limit, 0.0
 
     def tidy(self) -> None:
-        """Release the states of limits that have recovered."""
+        """Release the states of limits that have recovered, and collect garbage once after a series of reloads."""
         now = monotonic()
+        if now >= self.collect_at:
+            self.collect_at = inf
+            collect()
         over = len(self.kept) - MOST_RETIRED
         released = 0
         for place, (limit, until) in list(self.kept.items()):

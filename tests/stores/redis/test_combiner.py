@@ -29,7 +29,7 @@ def lead_with_others(monkeypatch, seconds_each):
     now = [1000.0]
     monkeypatch.setattr(combine, "monotonic", lambda: now[0])
     leader = threading.get_ident()
-    batches, others = [], []
+    batches, others, answers = [], [], []
 
     def deliver(requests, since):
         speak(None, since)
@@ -41,7 +41,7 @@ def lead_with_others(monkeypatch, seconds_each):
         now[0] += seconds_each
         if len(others) < 2 * TURNS and threading.get_ident() == leader:  # another caller comes while this one waits
             before = len(combiner.line)
-            others.append(threading.Thread(target=combiner.ask, args=(Asked(), 50)))
+            others.append(threading.Thread(target=lambda: answers.append(combiner.ask(Asked(), 50))))
             others[-1].start()
             while len(combiner.line) == before:
                 pass
@@ -51,6 +51,7 @@ def lead_with_others(monkeypatch, seconds_each):
     assert combiner.ask(Asked(), 50) == "answer"
     for thread in others:
         thread.join()
+    assert answers == ["answer"] * len(others)  # an error of a thread fails this test, not its neighbour
     assert not combiner.line
     assert not combiner.seat
     return batches.count(leader)
