@@ -91,7 +91,9 @@ coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100
 	@$(PY) -m coverage report
 	@$(PY) -m coverage report --include='$(FLOORS)' --fail-under=100
 
-bench: $(VENV)/.group-bench ## measure, beside the peers
+bench: $(VENV)/.group-bench ## measure, beside the peers (ARGS=--help lists what)
+	@$(PY) scripts/ensure-redis >/dev/null
+	@$(PY) scripts/ensure-redis --valkey >/dev/null
 	@$(PY) -m bench $(ARGS)
 
 sanitize: $(INSTALLED) ## run the C core under sanitizers and a leak check

@@ -1,10 +1,12 @@
-"""Run the named benchmarks, or all."""
+"""Run the named benchmarks, or all: ``python -m bench [name ...]``."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import sys
+from pathlib import Path
 
 import bench
 
@@ -12,15 +14,26 @@ SUPPORT = {"__main__", "harness", "peers", "relay"}
 
 
 def main() -> int:
-    known = sorted(module.name for module in pkgutil.iter_modules(bench.__path__) if module.name not in SUPPORT)
-    wanted = [word for word in sys.argv[1:] if not word.startswith("-")] or known
+    names = sorted(module.name for module in pkgutil.iter_modules(bench.__path__) if module.name not in SUPPORT)
+    wanted = [word for word in sys.argv[1:] if not word.startswith("-")]  # a benchmark may have options of its own
+    if {"-h", "--help"} & set(sys.argv):
+        print(f"{__doc__}\n")
+        for name in names:
+            print(f"  {name:15} {first_line(name)}")
+        return 0
     for name in wanted:
-        if name not in known:
-            print(f"bench: expected one of {', '.join(known)}, got {name!r}.", file=sys.stderr)
+        if name not in names:
+            print(f"bench: expected one of {', '.join(names)}, got {name!r}. See --help.", file=sys.stderr)
             return 2
-    for name in wanted:
+    for name in wanted or names:
         importlib.import_module(f"bench.{name}").main()
     return 0
+
+
+def first_line(name: str) -> str:
+    """What a benchmark measures: the first line of its docstring, read without its imports."""
+    text = Path(bench.__path__[0], f"{name}.py").read_text("utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
 if __name__ == "__main__":

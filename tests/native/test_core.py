@@ -34,7 +34,7 @@ def test_threads_on_one_connection_get_their_own_answers(watched):
 
 
 def test_a_flood_ten_times_the_table_resets_nobody_at_the_limit():
-    done = run(compiled("flood", "-O2"), tier.steps(12, 2))
+    done = run(compiled("flood", "-O2"), tier.steps(12, 1))
     assert (done.stdout, done.returncode) == ("reset: 0\n", 0)
 
 

@@ -7,6 +7,7 @@ verdicts took.
 from __future__ import annotations
 
 import asyncio
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ratekeeper.flow.heartbeat import Heartbeat
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     HasLeft = Callable[[], bool] | None
 
 MERGED = ("vary", "access-control-expose-headers")  # lists, which both sides may add to
+NAME = itemgetter(0)  # of a header field
 LIMITS = "ratekeeper.limits"  # the key of a RequestLimits in an ASGI scope, a WSGI environ or an aiohttp request
 
 
@@ -149,10 +151,13 @@ class RequestLimits:
 
     def headers_beside(self, present: Container[str]) -> list[tuple[str, str]]:
         """``headers`` for a response with a body and headers of its own: those that are ``present`` stay alone."""
-        if self.verdict is None:
+        verdict = self.verdict
+        if verdict is None:
             return []
-        fields = self.verdict.text_headers
-        is_refusal = not self.verdict.allowed
+        fields = verdict.text_headers
+        is_refusal = not verdict.allowed
+        if not is_refusal and not any(map(present.__contains__, map(NAME, fields))):  # most responses
+            return fields
         return [
             field
             for field in fields

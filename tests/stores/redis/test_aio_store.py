@@ -3,9 +3,6 @@
 import asyncio
 import itertools
 import random
-import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -181,29 +178,3 @@ def test_a_store_serves_one_loop_after_the_other(redis_server):
             await store.close()
 
     assert [asyncio.run(once()).remaining for _ in range(3)] == [4, 3, 2]
-
-
-def test_a_name_server_that_hangs_leaves_the_threads_of_the_application_alone(monkeypatch):
-    """A look-up took a thread of the default executor, so that the application's own calls waited behind it."""
-    hangs, look_up, asked = threading.Event(), socket.getaddrinfo, []
-
-    def resolve(host, *rest, **options):
-        if host != "store.invalid":
-            return look_up(host, *rest, **options)
-        asked.append(host)
-        hangs.wait(60)
-        raise socket.gaierror("gave up")
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-
-    async def main():
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        url = "redis://store.invalid?deadline=20ms&first_deadline=20ms"
-        async with AsyncLimiter("5/minute", store=url) as limiter:
-            for _ in range(5):
-                assert "could not be reached within 20 ms" in (await limiter.check("k")).reason
-                assert await asyncio.to_thread(lambda: "not kept waiting") == "not kept waiting"
-        hangs.set()
-
-    asyncio.run(main())
-    assert len(asked) == 1  # attempts share one look-up

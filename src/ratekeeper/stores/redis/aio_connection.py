@@ -10,20 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import threading
 from asyncio import Future
 from collections import deque
-from contextlib import suppress
-from functools import partial
 from time import monotonic
 
 from ratekeeper.errors import StoreUnavailable
 from ratekeeper.stores.redis.batch import Batch, log
 from ratekeeper.stores.redis.breaker import Breaker
 from ratekeeper.stores.redis.handshake import Handshake, Question, too_slow
+from ratekeeper.stores.redis.name_lookup import addresses_of
 from ratekeeper.stores.redis.reader import ReplyReader, exactly
 from ratekeeper.stores.redis.resp import MOST_REQUESTS, BrokenReply, ErrorReply
-from ratekeeper.stores.redis.workers import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -389,55 +386,11 @@ class AsyncRedisServer:
         self.drop("was closed")
 
 
-resolving = Workers("ratekeeper-resolve")
-lookups: dict[Address, list[Callable[[Any], None]]] = {}  # names that are looked up now, and the attempts that wait
-lookups_lock = threading.Lock()
-
-
-def look_up(address: Address) -> None:
-    """Tell all attempts that wait for it what an address resolves to, or the error."""
-    outcome: Any
-    try:
-        outcome = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-    except Exception as error:  # of any kind: an attempt waits
-        outcome = error
-    with lookups_lock:
-        waiting = lookups.pop(address)
-    for tell in waiting:
-        tell(outcome)
-
-
-async def resolved(address: Address) -> Any:
-    """What ``getaddrinfo`` says, in a thread of our own: a name server that hangs must not occupy the threads of the
-    application, nor one thread for each attempt."""
-    loop = asyncio.get_running_loop()
-    answer: Future[Any] = loop.create_future()
-
-    def settle(outcome: Any) -> None:
-        if answer.done():
-            return
-        if isinstance(outcome, Exception):
-            answer.set_exception(outcome)
-        else:
-            answer.set_result(outcome)
-
-    def tell(outcome: Any) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, outcome)
-
-    with lookups_lock:
-        is_new = address not in lookups
-        lookups.setdefault(address, []).append(tell)
-    if is_new:
-        resolving.start(partial(look_up, address))
-    return await answer
-
-
 async def open_socket(address: Address) -> socket.socket:
     """A socket connected to the first of the addresses that accepts."""
     loop = asyncio.get_running_loop()
     error: OSError | None = None
-    for family, kind, protocol, _, place in await resolved(address):
+    for family, kind, protocol, _, place in await addresses_of(address):
         opened = socket.socket(family, kind, protocol)
         try:
             opened.setblocking(False)
