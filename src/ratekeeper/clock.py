@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from time import monotonic_ns, sleep, time_ns
 
+from ratekeeper.event_loop import async_sleep
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
@@ -57,14 +59,13 @@ class MonotonicClock:
         return gate.acquire(True, -1 if micros is None else min(max(0, micros) / 1_000_000, 86_400.0))
 
     async def asleep(self, micros: int) -> None:
-        from asyncio import sleep as asleep
-
+        asleep = async_sleep()
         if micros < SHORTEST_SPLIT:
             await asleep(micros / 1_000_000)
             return
         until = monotonic_ns() + micros * 1000
         await asleep((micros - SPIN) / 1_000_000)
-        while monotonic_ns() < until:  # noqa: ASYNC110 - there is no event to wait for
+        while monotonic_ns() < until:
             await asleep(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ratekeeper.awaitable import awaited, refuse_use
 from ratekeeper.check import to_cost
 from ratekeeper.errors import AlreadySettled, InvalidInput, LimitExceeded
+from ratekeeper.event_loop import shielded
 from ratekeeper.flow.lease_renewal import renewer_of
 from ratekeeper.flow.settle import renew, settle
 
@@ -172,7 +173,8 @@ class AsyncReservation(AnyReservation):
             await self.renew()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if self._heartbeat is not None:
-            await self._heartbeat.stop()
-        if self._is_to_give_back(kind):
-            await self.settle(0)
+        with shielded():
+            if self._heartbeat is not None:
+                await self._heartbeat.stop()
+            if self._is_to_give_back(kind):
+                await self.settle(0)

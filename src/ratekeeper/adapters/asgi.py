@@ -17,6 +17,7 @@ from ratekeeper.adapters import expect_facts, policy_of
 from ratekeeper.adapters.request_limits import LIMITS, MERGED, RequestLimits
 from ratekeeper.adapters.route_table import asgi_routes, fastapi_root_path, warn_of_unreachable_rules
 from ratekeeper.adapters.route_template import route_of
+from ratekeeper.event_loop import is_trio_task
 from ratekeeper.http.verdict import STATUS, HttpVerdict
 from ratekeeper.identity.request import new_request
 from ratekeeper.units import SECOND
@@ -212,6 +213,8 @@ async def wait_for_turn(policy: Policy, verdict: HttpVerdict, receive: Receive) 
     If the client disconnects meanwhile, give its place back and return None.  A disconnect is only heard by receiving,
     so other messages arrive too: at most one with more to follow is buffered, never a whole body.
     """
+    if is_trio_task():
+        return await wait_for_turn_on_trio(policy, verdict, receive)
     buffered: list[Message] = []
     turn = asyncio.ensure_future(policy.clock.asleep(round(verdict.delay * SECOND)))
     receiving = asyncio.ensure_future(receive())
@@ -242,5 +245,47 @@ async def wait_for_turn(policy: Policy, verdict: HttpVerdict, receive: Receive) 
         if buffered:
             return buffered.pop(0)
         return await (pending.pop() if pending else receive())
+
+    return replay
+
+
+async def wait_for_turn_on_trio(policy: Policy, verdict: HttpVerdict, receive: Receive) -> Receive | None:
+    """``wait_for_turn`` on trio, where to cancel ``receive`` loses no message."""
+    import trio
+
+    buffered: list[Message] = []
+    has_left = False
+    problem: Exception | None = None
+
+    async def listen(scope: trio.CancelScope) -> None:
+        nonlocal has_left, problem
+        try:
+            while not buffered or not (buffered[-1].get("more_body") or buffered[-1]["type"] == "websocket.connect"):
+                message = await receive()
+                if message["type"] in DISCONNECTS:
+                    has_left = True
+                    scope.cancel()
+                    return
+                buffered.append(message)
+        except Exception as error:
+            problem = error
+            scope.cancel()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen, nursery.cancel_scope)
+            await policy.clock.asleep(round(verdict.delay * SECOND))
+            nursery.cancel_scope.cancel()
+        if problem is not None:
+            raise problem
+    except BaseException:
+        await policy.agive_back(verdict)
+        raise
+    if has_left:
+        await policy.agive_back(verdict)
+        return None
+
+    async def replay() -> Message:
+        return buffered.pop(0) if buffered else await receive()
 
     return replay

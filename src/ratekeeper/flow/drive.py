@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from ratekeeper.event_loop import is_cancellation_of_trio, run_on_loop, running_loop, shielded
 from ratekeeper.flow.effects import Ask, Sleep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Coroutine
     from typing import Any, TypeVar
 
     from ratekeeper.clock import Clock
@@ -42,9 +45,9 @@ def drive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue) -> T:
             outcome, step = error, flow.throw
 
 
-async def adrive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue) -> T:
-    outcome: Any = None
-    step = flow.send
+async def adrive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue, thrown: BaseException | None = None) -> T:
+    outcome: Any = thrown
+    step = flow.send if thrown is None else flow.throw
     while True:
         try:
             effect = step(outcome)
@@ -62,6 +65,9 @@ async def adrive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue) ->
                 outcome = await await_turn(effect, clock, queue)
             step = flow.send
         except BaseException as error:
+            if thrown is None and is_cancellation_of_trio(error):  # what the flow gives back must arrive
+                with shielded():
+                    return await adrive(flow, store, clock, queue, error)
             outcome, step = error, flow.throw
 
 
@@ -75,7 +81,7 @@ def wait_turn(turn: Turn, clock: Clock, queue: WaitQueue) -> bool:
 async def await_turn(turn: Turn, clock: Clock, queue: WaitQueue) -> bool:
     import asyncio
 
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     is_first: asyncio.Future[None] = loop.create_future()
 
     def set_first() -> None:
@@ -95,9 +101,15 @@ async def await_turn(turn: Turn, clock: Clock, queue: WaitQueue) -> bool:
     if turn.micros is None:
         await is_first
         return True
-    deadline = asyncio.ensure_future(clock.asleep(turn.micros))
+    await run_on_loop(wait_at_most(is_first, clock.asleep(turn.micros)))
+    return is_first.done()
+
+
+async def wait_at_most(is_first: Future[None], sleep: Coroutine[Any, Any, None]) -> None:
+    import asyncio
+
+    deadline = asyncio.ensure_future(sleep)
     try:
         await asyncio.wait({is_first, deadline}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         deadline.cancel()
-    return is_first.done()

@@ -19,11 +19,11 @@ class Heartbeat:
     __slots__ = ("beating", "loop", "renew", "seconds", "timer")
 
     def __init__(self, micros: int, renew: Callable[[], Awaitable[object]]) -> None:
-        from asyncio import get_running_loop
+        from ratekeeper.event_loop import running_loop
 
         self.seconds = micros / 1_000_000 / BEATS
         self.renew = renew
-        self.loop = get_running_loop()
+        self.loop = running_loop()
         self.beating: Task[None] | None = None
         self.timer: TimerHandle = self.loop.call_later(self.seconds, self.beat)
 
@@ -40,5 +40,7 @@ class Heartbeat:
         if self.beating is not None and not self.beating.done():
             from asyncio import wait
 
-            await wait([self.beating])
+            from ratekeeper.event_loop import run_on_loop
+
+            await run_on_loop(wait([self.beating]))
             self.timer.cancel()

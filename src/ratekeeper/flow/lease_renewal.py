@@ -17,6 +17,7 @@ from time import monotonic
 
 from ratekeeper.check import LeaseCheck, new_id
 from ratekeeper.errors import StoreUnavailable
+from ratekeeper.event_loop import running_loop
 from ratekeeper.stores.fork import keep_through_fork
 from ratekeeper.units import SECOND
 
@@ -96,9 +97,7 @@ class LeaseRenewer:
         return held is not None and held.longest is None
 
     def hold_for_ever(self, held: HeldLease) -> None:
-        from asyncio import get_running_loop
-
-        held.longest, held.loop = None, get_running_loop()
+        held.longest, held.loop = None, running_loop()
 
     def has(self, check: LeaseCheck) -> bool:
         """Whether the lease is still held, as far as is known here."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.awaitable import awaited
 from ratekeeper.errors import InvalidInput, InvalidRules, shown
+from ratekeeper.event_loop import shielded
 from ratekeeper.flow.drive import adrive
 from ratekeeper.http.verdict import HttpVerdict
 from ratekeeper.rules.decide import CompiledRules
@@ -246,7 +247,8 @@ class Policy:
         await self._arun(self.compiled.renew(verdict))
 
     async def _arun(self, flow: Flow[None]) -> None:
-        await adrive(flow, self.async_store, self.clock, NO_QUEUE)
+        with shielded():
+            await adrive(flow, self.async_store, self.clock, NO_QUEUE)
 
     def explain(self, request: Request) -> Explanation:
         """Say step by step which rules a request meets, by which keys, under which limits; takes nothing."""

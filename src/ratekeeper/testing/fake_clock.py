@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from ratekeeper.clock import following, set_default
 from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.event_loop import run_on_loop, running_loop
 from ratekeeper.units import SECOND, to_micros
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # asyncio.sleep(0).
 IDLE_TURNS = 8
 BUSY_TURNS = 200
+IDLE_SECONDS = 0.001  # on trio, real time: the same chance for input and output
 
 
 def epoch_micros(instant: datetime) -> int:
@@ -106,10 +108,10 @@ class FakeClock:
         """Sleep in a task."""
         import asyncio
 
+        loop = running_loop()
         if micros <= 0:
-            await asyncio.sleep(0)
+            await run_on_loop(asyncio.sleep(0))
             return
-        loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._moved:
             self._sleeps += 1
@@ -119,8 +121,27 @@ class FakeClock:
                 self._jumping.add(loop)
             seen = self._sleeps, self.micros
         if begins:
-            loop.call_soon(self._jump, loop, Ready(loop), seen, 0, 0)
+            if hasattr(loop, "turn_forever"):
+                from trio.lowlevel import spawn_system_task
+
+                spawn_system_task(self._jump_on_trio, loop)
+            else:
+                loop.call_soon(self._jump, loop, Ready(loop), seen, 0, 0)
         await future
+
+    async def _jump_on_trio(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Move to the time of the first sleeper whenever no task of trio can run, until none sleeps."""
+        from trio.testing import wait_all_tasks_blocked
+
+        while True:
+            await wait_all_tasks_blocked(IDLE_SECONDS)
+            with self._moved:
+                while self._sleepers and self._sleepers[0][3].done():  # cancelled
+                    heapq.heappop(self._sleepers)
+                if not self._sleepers:
+                    self._jumping.discard(loop)
+                    return
+                self.move_to(max(self.micros, self._sleepers[0][0]))
 
     def _jump(self, loop: asyncio.AbstractEventLoop, ready: Ready, seen: tuple[int, int], idle: int, busy: int) -> None:
         """Move to the time of the first sleeper, if no task has begun to sleep for some turns; else look again."""

@@ -15,6 +15,7 @@ from collections import deque
 from time import monotonic
 
 from ratekeeper.errors import StoreUnavailable
+from ratekeeper.event_loop import future_type, running_loop
 from ratekeeper.stores.redis.batch import Batch, log
 from ratekeeper.stores.redis.breaker import Breaker
 from ratekeeper.stores.redis.handshake import Handshake, Question, too_slow
@@ -138,7 +139,8 @@ class AsyncRedisServer:
         gives_time: bool,
         take_error: Callable[[AsyncRedisServer, Batch, Exception], None],
     ) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop = running_loop()
+        self.new_future: Callable[..., Future[Any]] = future_type(self.loop)
         self.settings = settings
         self.script = script
         self.locate = locate  # the address to connect to, found until that instant
@@ -168,7 +170,7 @@ class AsyncRedisServer:
         """The future answer to ``request``; raises StoreUnavailable at once while the breaker is open."""
         if self.breaker.is_open and (why := self.away()):
             raise StoreUnavailable(self.name, why)
-        future: asyncio.Future[Any] = Future(loop=self.loop)
+        future = self.new_future(loop=self.loop)
         request.future = future
         pending = self.pending
         pending.append(request)

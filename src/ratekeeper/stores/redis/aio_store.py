@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from ratekeeper.errors import StoreUnavailable
+from ratekeeper.event_loop import run_on_loop, running_loop, trio_loop
 from ratekeeper.stores.redis.aio_connection import AsyncRedisServer, IgnoredAnswer, ask_once
 from ratekeeper.stores.redis.any_store import AnyRedisStore
 from ratekeeper.stores.redis.batch import has_written, react
@@ -55,7 +56,7 @@ class AsyncRedisStore(AnyRedisStore):
     def warm_up(self) -> None:
         """Start to connect, so that the first decision finds a connection.  Without a running loop, do nothing."""
         with suppress(RuntimeError):
-            get_running_loop().call_soon(warm_up, ref(self))
+            running_loop().call_soon(warm_up, ref(self))
 
     def check(self, plan: Plan) -> Awaitable[tuple[Decision, ...]]:
         """Take every cost of the plan, or none."""
@@ -72,7 +73,10 @@ class AsyncRedisStore(AnyRedisStore):
     def server(self) -> AsyncRedisServer:
         """The server as the running loop reaches it.  Not for clusters, which have one for each node."""
         loop, server = self.last_used
-        running = get_running_loop()
+        try:
+            running = get_running_loop()
+        except RuntimeError:
+            running = trio_loop()
         if running is not loop or server.is_closed:
             server = self.connections().server
             self.last_used = running, server  # in one step: other threads may have loops of their own
@@ -87,7 +91,7 @@ class AsyncRedisStore(AnyRedisStore):
 
     def connections(self) -> LoopConnections:
         """What belongs to the running loop: connections cannot be shared between loops."""
-        loop = get_running_loop()
+        loop = running_loop()
         connections = self.loop_connections.get(id(loop))
         if connections is None or connections.loop is not loop:
             open_loops = {key: each for key, each in self.loop_connections.items() if not each.loop.is_closed()}
@@ -103,8 +107,13 @@ class AsyncRedisStore(AnyRedisStore):
         if not self.settings.is_cluster and (why := self.away()):
             raise StoreUnavailable(self.settings.shown, why)
         finishing = self.finish(flow, requests)
-        # Not cancelled halfway: what was taken of a plan in several slots must be settled.
-        return await (finishing if len(requests) == 1 else asyncio.shield(asyncio.ensure_future(finishing)))
+        if len(requests) > 1:  # not cancelled halfway: what was taken of a plan in several slots must be settled
+            return await asyncio.shield(running_loop().create_task(finishing))
+        try:
+            get_running_loop()
+        except RuntimeError:
+            return await trio_loop().run(finishing)  # type: ignore[attr-defined]
+        return await finishing
 
     async def finish(self, flow: PlanFlow, requests: Sequence[AnyRequest]) -> Any:
         connections = self.connections()
@@ -120,7 +129,7 @@ class AsyncRedisStore(AnyRedisStore):
         """The future answer to ``request``; raises StoreUnavailable at once while the breaker is open."""
         if not self.settings.is_cluster:
             return self.server().ask(request)
-        return asyncio.ensure_future(self.sent(request))
+        return running_loop().create_task(self.sent(request))
 
     async def sent(self, request: AnyRequest) -> Any:
         return await (await self.connections().ask(request))
@@ -139,6 +148,9 @@ class AsyncRedisStore(AnyRedisStore):
 
     async def give_back(self, quotas: PrefetchedQuotas, layout: RecordLayout) -> None:
         """Give back what is left of prefetched quotas, also of those that tasks of this loop are asking for."""
+        await run_on_loop(self.give_back_quotas(quotas, layout))
+
+    async def give_back_quotas(self, quotas: PrefetchedQuotas, layout: RecordLayout) -> None:
         quotas.is_closing = True
         try:
             loop = get_running_loop()
@@ -159,6 +171,9 @@ class AsyncRedisStore(AnyRedisStore):
                 return
 
     async def close(self) -> None:
+        await run_on_loop(self.close_on_loop())
+
+    async def close_on_loop(self) -> None:
         await self.settle()
         for quotas, layout in self.quotas_and_layouts():
             await self.give_back(quotas, layout)
@@ -203,7 +218,7 @@ class LoopConnections(Servers[AsyncRedisServer]):
     """The servers of one store, and how the tasks of one event loop ask them."""
 
     def __init__(self, store: AsyncRedisStore) -> None:
-        self.loop = get_running_loop()
+        self.loop = running_loop()
         self.script = store.script
         self.clock = store.clock
         self.gives_time = store.gives_time

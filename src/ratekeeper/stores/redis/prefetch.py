@@ -351,7 +351,7 @@ class AsyncPrefetchTable(PrefetchTable):
         except StoreUnavailable as error:
             request.missed(error)
             return self.inner.fall_back(name, cost, error.why, error.charged)
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled: the exception of asyncio, or that of trio
             request.abandon()
             raise
 

@@ -9,6 +9,7 @@ from asyncio import Future, get_running_loop
 
 from ratekeeper.check import Check, to_cost
 from ratekeeper.errors import StoreUnavailable
+from ratekeeper.event_loop import trio_loop
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.limit import UNLIMITED
 from ratekeeper.native import core
@@ -145,7 +146,11 @@ class AsyncRedisTable(RedisTable):
         self, refusal: CachedRefusal, server: AsyncRedisServer | None, key: str | bytes, cost: int
     ) -> Decision | None:
         """Wait for an in-flight check of the same key instead of sending another; None: send one."""
-        loop, asking = get_running_loop(), refusal.asking
+        asking = refusal.asking
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            loop = trio_loop()
         if asking is None:
             is_over = refusal.is_just_over(self.limit, cost, self.nanos())
             return await self.ask_for_all(refusal, loop, server, key, cost) if is_over else None
@@ -155,7 +160,7 @@ class AsyncRedisTable(RedisTable):
             server.glance()  # the reply may have arrived, and a turn of a busy loop is long
         decision = self.recall.known(key, cost)
         if decision is None:
-            answered: Future[None] = Future(loop=loop)
+            answered: Future[None] = loop.create_future()
             asking[1].append(answered)
             await answered
             decision = self.recall.known(key, cost)
