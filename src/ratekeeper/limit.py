@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
+    from ratekeeper.algorithms import Algorithm
     from ratekeeper.units import Seconds
 
     State = Any  # one whole number or a tuple of them: only the rule that wrote it reads it
@@ -99,7 +100,7 @@ class Limit(Frozen):
         period: Seconds | str | None = None,
         *,
         burst: int | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         slices: int = 1,
         debt: int | None = None,
     ) -> None:
@@ -274,7 +275,7 @@ class Limit(Frozen):
         words = [f"{self.count} per {period}" if " " in period else f"{self.count}/{period}"]
         if self.burst != self.count:
             words.append(f"burst {self.burst}")
-        if self.algorithm != "gcra":
+        if self.algorithm != "gcra" and self.count:  # a count of 0 needs no algorithm
             words.append(self.algorithm)
         if self.slices != 1:
             words.append(f"slices {self.slices}")

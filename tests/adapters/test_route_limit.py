@@ -33,8 +33,8 @@ SOURCES = (
     "app:NAME, function:NAME"
 )
 WORDS = (
-    "one of name, match, default, host, by, limit, algorithm, cost, counts, scope, mode, enforce_percent, warn_at, "
-    "grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
+    "one of name, match, default, host, by, limit, algorithm, cost, count_when, counts, scope, mode, enforce_percent, "
+    "warn_at, grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
 )
 NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
 PROXY = "127.0.0.1"

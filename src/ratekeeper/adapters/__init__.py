@@ -22,10 +22,12 @@ from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.rules.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from ratekeeper.identity.request import Request
 
     Rules = Policy | str | Path | Mapping[str, Any]
-    PlainLimits = str | Limit | Sequence[str | Limit]
+    PlainLimits = str | Limit | Sequence[str | Limit] | Callable[[Request], Any]
 
 log = logging.getLogger("ratekeeper")
 POLICY = "policy: expected a Policy, the path of a rules file or a dictionary"
@@ -43,7 +45,8 @@ EXTRAS = {  # the package that an import did not find -> the extra that installs
 def policy_of(policy: Rules | None, folder: str = "", *, limit: Any = None, store: Any = None) -> Policy:
     """Return the policy itself, that of a dictionary of rules or of a rules file in ``folder``, or one of ``limit``.
 
-    A ``limit`` counts each client on all routes together, on ``store`` or in this process.
+    A ``limit`` counts each client on all routes together, on ``store`` or in this process.  It may be a function of a
+    Request.
     """
     if limit is not None:
         if policy is not None:
@@ -53,7 +56,9 @@ def policy_of(policy: Rules | None, folder: str = "", *, limit: Any = None, stor
         texts = str(limit) if isinstance(limit, Limit) else limit
         if isinstance(limit, (list, tuple)):
             texts = [str(each) for each in limit]
-        return Policy.parse({"rules": [{"name": "all", "limit": texts}]}, store=store)
+        opened = Policy.parse({"rules": [{"name": "all", "limit": texts}]}, store=store)
+        opened.is_default = True
+        return opened
     if store is not None:
         raise InvalidInput("store: expected a limit beside it, got none. The store of a policy is named in its rules.")
     if policy is None:

@@ -27,14 +27,26 @@ from os import register_at_fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
+    from typing import Literal
 
-ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra")
+    Algorithm = Literal[
+        "fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra", "concurrency"
+    ]
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    "fixed_window",
+    "sliding_log",
+    "sliding_window",
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+)
 
 # All that a limit may name.  `concurrency` is apart from the others, because its leases are given back.
-RULES = (*ALGORITHMS, "concurrency")
+RULES: tuple[Algorithm, ...] = (*ALGORITHMS, "concurrency")
 
 # These hold `burst` and drain at a constant rate; the others count what was admitted in a window.
-BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})
+BUCKETS: frozenset[Algorithm] = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 
 
 # Without this lock, a child forked while another thread imports a rule would wait for that thread for ever.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.errors import InvalidLimit
@@ -125,7 +125,8 @@ def scaled(limit: Limit, count: int) -> Limit:
     burst = None
     if limit.algorithm in BUCKETS:
         burst = count if limit.burst == limit.count else max(1, -(-limit.burst * count // limit.count))
-    return Limit(count, format_period(limit.micros), burst=burst, algorithm=limit.algorithm, slices=limit.slices)
+    algorithm: Any = limit.algorithm
+    return Limit(count, format_period(limit.micros), burst=burst, algorithm=algorithm, slices=limit.slices)
 
 
 def lowest_count(times: Sequence[int], limit: Limit, cost: int = 1, max_delay: int | None = None) -> int:

@@ -164,8 +164,9 @@ class StoreContract:
     def test_a_changed_limit_holds_at_once(self) -> None:
         for number, limit in enumerate(self.limits()):
             self.check(f"k{number}", limit, cost=5)
-            raised = Limit(9, self.period, algorithm=limit.algorithm, slices=limit.slices)
-            lowered = Limit(2, self.period, algorithm=limit.algorithm, slices=limit.slices)
+            name: Any = limit.algorithm
+            raised = Limit(9, self.period, algorithm=name, slices=limit.slices)
+            lowered = Limit(2, self.period, algorithm=name, slices=limit.slices)
             assert self.check(f"k{number}", raised, cost=4)
             answers = [self.check(f"k{number}", lowered) for _ in range(4)]
             assert sum(decision.allowed for decision in answers) <= 2
@@ -186,7 +187,7 @@ class StoreContract:
         for before in self.limits():
             for after in self.limits():
                 both = parse_limits([before, after])
-                for limit in (before, after, both, Limit(5, "1 hour", algorithm=after.algorithm)):
+                for limit in (before, after, both, Limit(5, "1 hour", algorithm=after.algorithm)):  # type: ignore[arg-type]
                     assert self.check("one key", limit).limit == 5
 
     def test_threads_get_exactly_the_limit(self) -> None:
