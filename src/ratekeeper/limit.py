@@ -444,8 +444,9 @@ def parse_limits(
     except TypeError as error:
         if isinstance(error, InvalidLimit):
             raise
+        advice = f" Write a period too, such as '{limits}/minute'." if type(limits) is int else ""  # type: ignore[comparison-overlap]
         raise InvalidLimit(
-            f"limits: expected a limit such as '100/minute' or a list of limits, got {shown(limits)}."
+            f"limits: expected a limit such as '100/minute' or a list of limits, got {shown(limits)}.{advice}"
         ) from None
     if not parsed:
         raise InvalidLimit(

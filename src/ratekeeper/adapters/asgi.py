@@ -13,7 +13,7 @@ from inspect import isawaitable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import expect_facts, policy_of
+from ratekeeper.adapters import TeachingConstructor, expect_facts, policy_of
 from ratekeeper.adapters.request_limits import LIMITS, MERGED, RequestLimits
 from ratekeeper.adapters.route_table import asgi_routes, fastapi_root_path, warn_of_unreachable_rules
 from ratekeeper.adapters.route_template import route_of
@@ -51,7 +51,7 @@ name_of = itemgetter(0)
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(TeachingConstructor):
     """Ask a policy before each request, or one ``limit`` for each client: ``limit="100/minute"``.
 
     ``facts`` is a function of the scope, plain or async, that returns what the application has verified, as a

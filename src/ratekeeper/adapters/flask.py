@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import expect_facts, framework, policy_of
+from ratekeeper.adapters import TeachingConstructor, expect_facts, framework, policy_of
 
 with framework(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
@@ -25,7 +25,7 @@ from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_limit import REPLACES_DEFAULT, RouteLimit
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
 from ratekeeper.adapters.wsgi import request_of, warn_of_server
-from ratekeeper.errors import InvalidInput, LimitExceeded
+from ratekeeper.errors import InvalidInput, LimitExceeded, shown
 from ratekeeper.rules.exceeded import exceeded
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ NAME = "ratekeeper"  # among the extensions of an application
 EXEMPT = "__ratekeeper_exempt__"
 
 
-class RateLimiter:
+class RateLimiter(TeachingConstructor):
     """Limit a Flask application; pass it here, or to ``init_app`` later.
 
     ``limit`` is one limit for each client, on ``store`` or in this process: ``RateLimiter(app, limit="100/minute")``.
@@ -69,6 +69,11 @@ class RateLimiter:
         store: str | Store | None = None,
         on_breach: Callable[[HttpVerdict], Any] | None = None,
     ) -> None:
+        if app is not None and not isinstance(app, Flask):
+            raise InvalidInput(
+                f"RateLimiter: expected a Flask application first, got {shown(app)}. Write RateLimiter(app). "
+                "Clients are counted by address; by= beside a limit counts them otherwise."
+            )
         self._policy = policy if limit is None and store is None else policy_of(policy, limit=limit, store=store)
         self._facts = facts
         self._on_breach = on_breach if on_breach is not None else lambda verdict: None

@@ -15,7 +15,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import expect_facts, policy_of
+from ratekeeper.adapters import TeachingConstructor, expect_facts, policy_of
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
 from ratekeeper.errors import LimitExceeded, shown
@@ -44,7 +44,7 @@ log = logging.getLogger("ratekeeper")
 JOINING = ("WSGIServer/", "Cheroot/")
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(TeachingConstructor):
     """Ask a policy before each request, or one ``limit`` for each client: ``limit="100/minute"``.
 
     ``facts`` is a function of the environ that returns what the application has verified, as a dictionary.

@@ -169,7 +169,10 @@ def window_parameters(label: LimitLabel, left: int, reset: float) -> bytes:
     if label.window:
         return b"%d%b" % (ceil(reset) or label.seconds, precise(ceil(reset * 1000)))
     left = left or 1  # with nothing left, the time in which one comes back
-    return b"%d%b" % (-(-left * label.seconds // (label.count or 1)), precise(-(-left * label.period // ((label.rate or 1) * 1000))))
+    return b"%d%b" % (
+        -(-left * label.seconds // (label.count or 1)),
+        precise(-(-left * label.period // ((label.rate or 1) * 1000))),
+    )
 
 
 def precise(millis: int) -> bytes:
