@@ -36,7 +36,9 @@ WORDS = (
     "one of name, match, default, host, by, limit, algorithm, cost, count_when, counts, scope, mode, enforce_percent, "
     "warn_at, grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
 )
-NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
+NO_LIMIT = (
+    "limits: expected a limit such as '100/minute' or a list of limits, got 5. Write a period too, such as '5/minute'."
+)
 PROXY = "127.0.0.1"
 CLIENTS = [{"X-Forwarded-For": f"192.0.2.{number}"} for number in range(4)]
 
