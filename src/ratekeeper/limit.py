@@ -275,7 +275,7 @@ class Limit(Frozen):
         words = [f"{self.count} per {period}" if " " in period else f"{self.count}/{period}"]
         if self.burst != self.count:
             words.append(f"burst {self.burst}")
-        if self.algorithm != "gcra" and self.count:  # a count of 0 needs no algorithm
+        if self.algorithm != "gcra":
             words.append(self.algorithm)
         if self.slices != 1:
             words.append(f"slices {self.slices}")

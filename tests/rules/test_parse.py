@@ -59,6 +59,8 @@ MESSAGES = [
      "'status == 401 or status == 403', or a function of the response, got 'status > 4'."),
     (rule(count_when="status >= 400", counts="messages"), "rules: rules[0].count_when (rule 'r'): expected a rule that counts "
      "requests, got 'status >= 400'. A message has no response."),
+    (rule(limit="5 concurrent", count_when="status >= 400"), "rules: rules[0].count_when (rule 'r'): expected a limit per "
+     "time, as a lease of '5 concurrent' ends with the response, got 'status >= 400'."),
     (rule(mode=True), "rules: rules[0].mode (rule 'r'): expected 'enforce', 'shadow' or 'off', got True."),
     ({**rule(), "response": {"headers": {"left": "X-Left"}}}, "rules: response.headers: expected one of limit, remaining, "
      "reset, reset_after, retry_after, policy, got 'left'. Take it out."),

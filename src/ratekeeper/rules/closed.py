@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.decision import Decision
 from ratekeeper.limit import Limit, LimitSet, parse_limits
-from ratekeeper.units import split
+from ratekeeper.units import format_period, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,9 +33,18 @@ def is_zero(limit: Any) -> bool:
     return isinstance(limit, str) and split(limit)[:1] == ["0"] and "concurrent" not in limit
 
 
+class ClosedLimit(Limit):
+    """A limit of 0 in a period."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return str(Limit(1, format_period(self.micros))).replace("1", "0", 1)
+
+
 def closed(limit: Limit) -> Limit:
     """A limit of 0 in the same period."""
-    made = Limit.__new__(Limit)
+    made = ClosedLimit.__new__(ClosedLimit)
     made._set(**{name: getattr(limit, name) for name in Limit.__slots__})
     made._set(count=0, burst=0, capacity=0, full=0, slices=1, algorithm=CLOSED)
     return made
@@ -43,4 +52,4 @@ def closed(limit: Limit) -> Limit:
 
 def is_closed(limit: Limit | LimitSet) -> bool:
     """Whether nobody passes."""
-    return isinstance(limit, Limit) and limit.algorithm == CLOSED
+    return isinstance(limit, ClosedLimit)

@@ -371,6 +371,10 @@ class RulesParser:
     def leases(self, place: Place, table: dict[str, Any], limits: dict[str, Limit | LimitSet]) -> None:
         """Refuse leases that no response would give back: of messages, and of rules that are not enforced."""
         leased = [limit for limit in limits.values() if limit.is_leased]
+        if leased and "count_when" in table:
+            place.key("count_when").refuse(
+                f"a limit per time, as a lease of '{leased[0]}' ends with the response", table["count_when"]
+            )
         if leased and table.get("counts") == "messages":
             place.key("counts").refuse(f"'requests' with '{leased[0]}'", "messages", "A message holds no lease.")
         if leased and (table.get("mode") == "shadow" or table.get("enforce_percent", 100) != 100):

@@ -269,7 +269,7 @@ class Policy:
         """Let the leases of an admitted request begin anew: its response takes long."""
         await self._arun(self.compiled.renew(verdict))
 
-    async def _arun(self, flow: Flow[None]) -> None:
+    async def _arun(self, flow: Flow[Any]) -> None:
         await adrive(flow, self.async_store, self.clock, NO_QUEUE)
 
     def explain(self, request: Request) -> Explanation:
