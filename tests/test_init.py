@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
 
 MODULES = {
-    "ratekeeper.adapters.aiohttp": "exempt rate_limit setup",
+    "ratekeeper.adapters.aiohttp": "exempt rate_limit setup verdict_of",
     "ratekeeper.adapters.asgi": "RateLimitMiddleware",
     "ratekeeper.adapters.django": "RateLimitMiddleware exempt rate_limit",
     "ratekeeper.adapters.drf": "AnonRateThrottle RateLimitThrottle ScopedRateThrottle SimpleRateThrottle "
-    "UserRateThrottle",
-    "ratekeeper.adapters.fastapi": "RateLimit document",
+    "UserRateThrottle exception_handler",
+    "ratekeeper.adapters.fastapi": "RateLimit answer_limit_exceeded document",
     "ratekeeper.adapters.flask": "RateLimiter",
     "ratekeeper.adapters.grpc": "AsyncRateLimitInterceptor RateLimitInterceptor",
     "ratekeeper.adapters.wsgi": "RateLimitMiddleware",
@@ -74,7 +74,7 @@ CLASSES = [
         # for stores, not promised:
         "calendar ceiling drain full is_aligned is_queue layout micros owes parts period_name recovery rule slack unit",
     ),
-    (LimitExceeded(REFUSAL), "add_note args decision name retry_after with_traceback"),
+    (LimitExceeded(REFUSAL), "add_note args decision limits name retry_after with_traceback"),
     (StoreUnavailable("here", "why"), "add_note args charged store why with_traceback"),
     (FakeClock(), "advance asleep auto micros move_to nanos now sleep wait"),
 ]
@@ -84,8 +84,8 @@ PROMISED = [
     (MemoryStore, "clear close size"),
     (
         Policy,
-        "acheck acheck_message aclose agive_back arelease arenew check check_message close explain give_back listen "
-        "load parse release reload replace rules warnings watch",
+        "acheck acheck_message aclose agive_back arelease arenew asettle check check_message close explain give_back "
+        "listen load parse release reload replace rules settle warnings watch",
     ),
     (Request, "host length value values"),
 ]

@@ -58,7 +58,7 @@ def test_a_cancelled_task_of_trio_cancels_what_it_awaits():
 
         async def slow():
             try:
-                await asyncio.sleep(3600)
+                await asyncio.get_running_loop().create_future()
             finally:
                 await asyncio.sleep(0)
                 ended.append(True)
@@ -119,7 +119,7 @@ def test_the_loop_ends_with_tasks_that_are_under_way():
     async def main():
         async def forever():
             try:
-                await asyncio.sleep(3600)
+                await asyncio.get_running_loop().create_future()
             finally:
                 ended.append(True)
 

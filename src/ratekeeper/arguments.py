@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 LIMITS = "a limit such as '100/minute' or a list of limits"
+COUNTS = ("rate", "count", "max_rate", "max_calls", "times", "calls", "requests", "max_requests")  # in other libraries
+PERIODS = ("period", "per", "time_period", "seconds", "window", "interval", "duration")
 
 
 def misspelled(cls: type, limits: tuple[Any, ...], options: dict[str, Any]) -> InvalidInput:
@@ -19,8 +21,8 @@ def misspelled(cls: type, limits: tuple[Any, ...], options: dict[str, Any]) -> I
     name = cls.__name__
     known = [each for each in cls.__init__.__annotations__ if each not in ("limits", "return")]  # type: ignore[misc]
     unknown = next((each for each in options if each not in known and each != "limits"), None)
-    limit = limits[0] if limits else options.get("limits", options.get("limit"))
-    period = limits[1] if len(limits) == 2 else options.get("period")
+    limit = limits[0] if limits else options.get("limits", options.get("limit", first(options, COUNTS)))
+    period = limits[1] if len(limits) == 2 else first(options, PERIODS)
     wanted = LIMITS
     if is_number(limit) and (is_number(period) or isinstance(period, str)):
         text = f"{limit:g} per {period:g} seconds" if is_number(period) else f"{limit:g}/{period}"
@@ -41,6 +43,11 @@ def misspelled(cls: type, limits: tuple[Any, ...], options: dict[str, Any]) -> I
     else:
         got, advice = f"{len(limits)} positional arguments", f" Write {name}({spelled(limits)})."
     return InvalidInput(f"{name}: expected {wanted}, got {got}.{advice}")
+
+
+def first(options: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """The option that is there, of several names for one thing."""
+    return next((options[name] for name in names if name in options), None)
 
 
 def spelled(values: tuple[Any, ...]) -> str:

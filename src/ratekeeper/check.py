@@ -22,7 +22,8 @@ def to_cost(cost: object, least: int = 1) -> int:
         number = index(cost) if index is not None else None
         if number is not None and least <= number <= UNLIMITED:
             return int(number)
-    raise InvalidCost(f"cost: expected a whole number from {least} to {UNLIMITED:,}, got {shown(cost)}.")
+    advice = " To look without taking anything, use peek." if cost.__class__ is int and cost == 0 else ""
+    raise InvalidCost(f"cost: expected a whole number from {least} to {UNLIMITED:,}, got {shown(cost)}.{advice}")
 
 
 class Check(Frozen):

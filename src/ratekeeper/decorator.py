@@ -68,7 +68,7 @@ def decorated(limiter: AnyLimiter, function: F, key: object, cost: object, timeo
                     return await function(*args, **kwargs)
             decision = await answer if awaits else answer
             if not decision:
-                raise LimitExceeded(decision, limiter.name)
+                raise LimitExceeded(decision, limiter.name, limiter.limits)
             return await function(*args, **kwargs)
 
         return async_call  # type: ignore[return-value]
@@ -80,7 +80,7 @@ def decorated(limiter: AnyLimiter, function: F, key: object, cost: object, timeo
             with answer:
                 return function(*args, **kwargs)
         if not answer:
-            raise LimitExceeded(answer, limiter.name)
+            raise LimitExceeded(answer, limiter.name, limiter.limits)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]

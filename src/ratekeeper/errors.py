@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ratekeeper.decision import Decision
+    from ratekeeper.limit import Limit, LimitSet
 
 
 class RatekeeperError(Exception):
@@ -94,11 +95,13 @@ class InvalidRules(InvalidInput):
 class LimitExceeded(RatekeeperError):
     """A call was refused, and there is no way to return a decision: by a decorator or a reservation.
 
-    ``decision`` has the details, ``retry_after`` the seconds to wait, ``name`` the limiter.
+    ``decision`` has the details, ``retry_after`` the seconds to wait, ``name`` the limiter, ``limits`` its limits.
+    In a web application, the adapters answer it with 429.
     """
 
-    def __init__(self, decision: Decision, name: str = "") -> None:
+    def __init__(self, decision: Decision, name: str = "", limits: Limit | LimitSet | None = None) -> None:
         self.decision = decision
+        self.limits = limits
         self.name = name
         self.retry_after = decision.retry_after
         if decision.retry_after is None:

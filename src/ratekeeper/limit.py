@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
+    from ratekeeper.algorithms import Algorithm
     from ratekeeper.calendars import Calendar
     from ratekeeper.units import Seconds
 
@@ -118,7 +119,7 @@ class Limit(Frozen):
         period: Seconds | str | None = None,
         *,
         burst: int | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         slices: int = 1,
         debt: int | None = None,
         window: str | None = None,
@@ -134,13 +135,13 @@ class Limit(Frozen):
             return
         place = f"limit {shown(count)} per {shown(period)}"
         unit = CALENDAR_UNITS.get(period.strip().lower(), "") if isinstance(period, str) else ""
-        algorithm = windowed(place, window, timezone, unit, algorithm)
+        name = windowed(place, window, timezone, unit, algorithm)
         if unit in VARYING:
             micros = LONGEST[unit]
         else:
             micros = parse_period(period, place) if isinstance(period, str) else to_micros(period, place)
-        calendar = calendar_of(unit, timezone or "UTC", place) if algorithm == "calendar_window" else None
-        self._build(place, count, micros, burst, "gcra" if algorithm is None else algorithm, slices, debt, calendar)  # type: ignore[arg-type]
+        calendar = calendar_of(unit, timezone or "UTC", place) if name == "calendar_window" else None
+        self._build(place, count, micros, burst, "gcra" if name is None else name, slices, debt, calendar)  # type: ignore[arg-type]
 
     def _copy(self, parsed: Limit, burst: int | None, slices: int, debt: int | None) -> None:
         if burst is not None or slices != 1 or debt is not None:
@@ -535,8 +536,9 @@ def parse_limits(
     except TypeError as error:
         if isinstance(error, InvalidLimit):
             raise
+        advice = f" Write a period too, such as '{limits}/minute'." if type(limits) is int else ""  # type: ignore[comparison-overlap]
         raise InvalidLimit(
-            f"limits: expected a limit such as '100/minute' or a list of limits, got {shown(limits)}."
+            f"limits: expected a limit such as '100/minute' or a list of limits, got {shown(limits)}.{advice}"
         ) from None
     if not parsed:
         raise InvalidLimit(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, NoReturn, TypeVar, overload
 
+    from ratekeeper.algorithms import Algorithm
     from ratekeeper.clock import Clock
     from ratekeeper.decision import Decision
     from ratekeeper.flow.run import AsyncFlowRunner, FlowRunner
@@ -51,7 +52,7 @@ class AnyLimiter:
         self,
         limits: str | Limit | Iterable[str | Limit],
         *,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         store: str | Store = "memory://",
         name: str | None = None,
         clock: Clock | None = None,

@@ -74,7 +74,7 @@ class AnyReservation:
 
     def _expect_allowed(self) -> None:
         if not self.decision.allowed:
-            raise LimitExceeded(self.decision, self._limiter.name)
+            raise LimitExceeded(self.decision, self._limiter.name, self._limiter.limits)
 
     def _is_to_give_back(self, error: type[BaseException] | None) -> bool:
         """Whether the end of the block gives everything back: after an exception, and always for a lease."""

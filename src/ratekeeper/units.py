@@ -225,7 +225,7 @@ def with_window(text: str, window: str | None, timezone: str | None) -> str:
 
 def several_limits(text: str) -> list[str]:
     """The limits of ``"100/minute;1000/hour"``, as other libraries write several; [] for any other text."""
-    for mark in ";|,":
+    for mark in (";", "|", ",", " and "):
         texts = [each.strip() for each in text.split(mark)]
         if len(texts) > 1 and all(each[:1].isdecimal() and ("/" in each or " per " in each) for each in texts):
             return texts

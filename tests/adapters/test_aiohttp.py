@@ -117,7 +117,7 @@ def test_by_cost_and_facts_may_be_async():
     app = app_with(
         ("/", rate_limit("4/minute", by=who, cost=lambda request: int(request.query["n"]))(answer)), facts=facts
     )
-    paths = ["/?u=a&n=3", "/?u=a&n=2", "/?u=b&n=3", "/?n=3", "/?n=2", "/?n=0"]
+    paths = ["/?u=a&n=3", "/?u=a&n=2", "/?u=b&n=3", "/?n=3", "/?n=2", "/?n=-1"]
     assert statuses(app, *paths) == [200, 429, 200, 200, 429, 400]
     settings = rules({"by": "app:user", "limit": "1/minute"})
     app = app_with(("/", answer), policy=settings, facts=lambda request: {"user": request.query["u"]})

@@ -156,7 +156,7 @@ def test_by_and_cost_are_functions_of_the_request(send):
     answer = plain_answer if send is send_plain else async_answer
     view = rate_limit("4/minute", by=by, cost=lambda request: int(request.GET.get("n", 1)))(answer)
     with site(None, path("", view)):
-        answers = statuses("/?u=a&n=3", "/?u=a&n=2", "/?u=b&n=3", "/?n=3", "/?n=2", "/?n=0", send=send)
+        answers = statuses("/?u=a&n=3", "/?u=a&n=2", "/?u=b&n=3", "/?n=3", "/?n=2", "/?n=-1", send=send)
         assert answers == [200, 429, 200, 200, 429, 400]
 
 
@@ -256,7 +256,7 @@ def test_checks_of_a_good_site_are_silent():
 @pytest.mark.parametrize(
     ("setting", "middleware", "expected"),
     [
-        ({"POLICY": {"rules": [{"name": "x", "limit": "0/minute"}]}}, [OURS], "ratekeeper.E001"),
+        ({"POLICY": {"rules": [{"name": "x", "limit": "0 concurrent"}]}}, [OURS], "ratekeeper.E001"),
         ({"POLICY": "nowhere.toml"}, [OURS], "ratekeeper.E001"),
         ({"POLICY": GOOD, "POLICIES": 1}, [OURS], "ratekeeper.E002"),
         ({"POLICY": GOOD, "FACTS": "nowhere.at_all"}, [OURS], "ratekeeper.E003"),

@@ -130,7 +130,7 @@ def test_subject_and_cost_are_methods():
     with site(empty(), path("", view(Tenant))):
         sent = [get("/?n=3", **{"X-Tenant": tenant}).status_code for tenant in "aab"]
         assert sent == [200, 429, 200]
-        assert get("/?n=0", **{"X-Tenant": "c"}).status_code == 400
+        assert get("/?n=-1", **{"X-Tenant": "c"}).status_code == 400
 
 
 def test_by_a_source_behind_a_proxy():

@@ -151,7 +151,7 @@ def test_by_and_cost_are_functions_without_arguments(app):
 
     answers = [get(app, "/?n=3", headers={"X-User": user}).status_code for user in "aab"]
     assert answers == [200, 429, 200]
-    assert statuses(app, "/?n=3", "/?n=2", "/?n=0") == [200, 429, 400]  # no name: counted by address
+    assert statuses(app, "/?n=3", "/?n=2", "/?n=-1") == [200, 429, 400]  # no name: counted by address
 
 
 def test_facts_name_the_user(app):
@@ -251,7 +251,7 @@ def test_mistakes_surface_when_they_are_made(app):
     with pytest.raises(InvalidInput, match=message):
         limiter.limit("5/minute", by=who)
     with pytest.raises(InvalidRules):
-        RateLimiter(Flask("x"), {"rules": [{"name": "x", "limit": "0/minute"}]})
+        RateLimiter(Flask("x"), {"rules": [{"name": "x", "limit": "0 concurrent"}]})
 
 
 def test_a_limiter_without_an_application_says_so(app):

@@ -20,7 +20,7 @@ from werkzeug.test import Client as WerkzeugClient
 
 import ratekeeper.adapters
 from ratekeeper import InvalidInput, InvalidRules, Limit, MemoryStore, Request
-from ratekeeper.adapters import framework, policy_of
+from ratekeeper.adapters import OTHER_WORDS, framework, policy_of
 from ratekeeper.adapters.aiohttp import setup
 from ratekeeper.adapters.asgi import RateLimitMiddleware
 from ratekeeper.adapters.flask import RateLimiter
@@ -168,3 +168,37 @@ def test_one_line_limits_an_application_in_every_framework(statuses):
 def test_one_line_limits_a_grpc_server():
     for kind in (RateLimitInterceptor, AsyncRateLimitInterceptor):
         assert [str(rule.limits[""]) for rule in kind(limit="2/minute").policy.rules] == ["2/minute"]
+
+
+KNOWN = "expected one of policy, facts, limit, store"
+
+
+@pytest.mark.parametrize("kind", [RateLimitMiddleware, WsgiMiddleware, RateLimiter])
+@pytest.mark.parametrize("word", [*OTHER_WORDS, "plicy"])
+def test_words_of_other_libraries_are_taught(kind, word):
+    known = KNOWN + (", on_breach" if kind is RateLimiter else "")
+    with pytest.raises(InvalidInput) as raised:
+        kind(Flask("app"), **{word: "5/minute"})
+    advice = f"Write {OTHER_WORDS[word]}." if word in OTHER_WORDS else "Did you mean 'policy'?"
+    assert str(raised.value) == f"{kind.__name__}: {known}, got {word!r}. {advice}"
+
+
+def test_flasks_extension_wants_the_application_first():
+    app = Flask("app")
+    advice = "Write RateLimiter(app). Clients are counted by address; by= beside a limit counts them otherwise."
+    with pytest.raises(InvalidInput) as raised:
+        RateLimiter("address", app=app)
+    expected = f"RateLimiter: expected the application first, got 'address' before app=. {advice}"
+    assert str(raised.value) == expected
+    with pytest.raises(InvalidInput) as raised:
+        RateLimiter("address")
+    assert str(raised.value) == f"RateLimiter: expected a Flask application first, got 'address'. {advice}"
+
+
+def test_several_limits_in_the_place_of_a_file_are_taught():
+    with pytest.raises(InvalidInput) as raised:
+        policy_of("5/minute;10/hour")
+    assert str(raised.value) == (
+        "policy: expected the path of a rules file, got the limit '5/minute;10/hour'. "
+        "Write limit=['5/minute', '10/hour']."
+    )

@@ -1,6 +1,9 @@
 """Limits on a route: what they inherit from the application's policy, in every framework, and mistakes in them."""
 
+import ast
 import asyncio
+import inspect
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 from uuid import UUID
@@ -18,6 +21,7 @@ from flask import Flask, request
 from rest_framework.views import APIView
 
 from ratekeeper import InvalidInput, Limit, MemoryStore, Policy
+from ratekeeper.adapters import route_limit as route_limit_module
 from ratekeeper.adapters.aiohttp import rate_limit, setup
 from ratekeeper.adapters.asgi import RateLimitMiddleware
 from ratekeeper.adapters.django import rate_limit as django_limit
@@ -26,6 +30,7 @@ from ratekeeper.adapters.fastapi import RateLimit
 from ratekeeper.adapters.flask import RateLimiter
 from ratekeeper.adapters.route_limit import RouteLimit
 from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
+from ratekeeper.rules.schema import RULE
 from tests.adapters.django_site import OURS
 
 SOURCES = (
@@ -33,10 +38,13 @@ SOURCES = (
     "app:NAME, function:NAME"
 )
 WORDS = (
-    "one of name, match, default, host, by, limit, algorithm, cost, counts, scope, mode, enforce_percent, warn_at, "
-    "grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
+    "one of name, match, default, host, by, limit, algorithm, window, timezone, cost, count_when, counts, scope, "
+    "mode, enforce_percent, "
+    "warn_at, grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
 )
-NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
+NO_LIMIT = (
+    "limits: expected a limit such as '100/minute' or a list of limits, got 5. Write a period too, such as '5/minute'."
+)
 PROXY = "127.0.0.1"
 CLIENTS = [{"X-Forwarded-For": f"192.0.2.{number}"} for number in range(4)]
 
@@ -616,3 +624,14 @@ def test_a_limit_on_one_route_is_no_default():
         "limit: expected a limit for this route, got default=True, which is for rules files and for FastAPI's "
         "RateLimit. Write a rule with default = true."
     )
+
+
+def test_the_typed_words_of_a_limit_are_those_of_a_rule():
+    tree = ast.parse(Path(route_limit_module.__file__).read_text())
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    fields = {each.target.id for each in classes["RuleWords"].body if isinstance(each, ast.AnnAssign)}
+    apart = {"name", "by", "cost", "limit", "count_when", "counts", "default"}  # explicit, or not for a route
+    assert fields == RULE["properties"].keys() - apart
+    words = {each.target.id for each in classes["LimitWords"].body if isinstance(each, ast.AnnAssign)}
+    explicit = inspect.signature(RouteLimit).parameters.keys() - {"limit", "space", "words"}
+    assert words == explicit

@@ -12,7 +12,7 @@ from tests.commands.command import run
 
 
 def test_errors_are_json_with_json(tmp_path):
-    (tmp_path / "bad.toml").write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
+    (tmp_path / "bad.toml").write_text('[[rules]]\nname = "a"\nlimit = "0 concurrent"\n')
     result = run("check", tmp_path / "bad.toml", "--json")
     assert result.exit_code == 2
     assert json.loads(result.output)["error"].startswith("bad.toml: rules[0].limit")

@@ -32,7 +32,7 @@ def test_check_warns_of_api_keys_that_are_not_verified(tmp_path):
 
 def test_check_rejects_an_invalid_file(tmp_path):
     path = tmp_path / "bad.toml"
-    path.write_text('[[rules]]\nname = "a"\nlimit = "0/minute"\n')
+    path.write_text('[[rules]]\nname = "a"\nlimit = "0 concurrent"\n')
     result = run("check", path)
     assert result.exit_code == 2
     assert "bad.toml: rules[0].limit" in result.output
@@ -45,7 +45,7 @@ def check_json(path, *options, **environment):
 def test_check_shows_every_mistake_with_its_line(tmp_path):
     path = tmp_path / "bad.toml"
     path.write_text(
-        'trusted_proxies = ["10.0.0.0/8"]\n\n[[rules]]\nname = "a"\nlimit = "0/minute"\nby = "usr"\n\n'
+        'trusted_proxies = ["10.0.0.0/8"]\n\n[[rules]]\nname = "a"\nlimit = "0 concurrent"\nby = "usr"\n\n'
         '[[rules]]\nname = "b"\nlimit = 5\nmodes = "off"\n\n[[rules]]\nmatch = "/x"\nlimit = "5/minute"\n'
     )
     result = run("check", path)

@@ -185,7 +185,11 @@ def test_the_core_and_python_give_the_same_figures(shape, shared, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"limits": 5}, "limits: expected a limit such as '100/minute' or a list of limits, got 5."),
+        (
+            {"limits": 5},
+            "limits: expected a limit such as '100/minute' or a list of limits, got 5. "
+            "Write a period too, such as '5/minute'.",
+        ),
         ({"traffic": 5}, "traffic: expected the name of a shape, or Traffic, got 5."),
         ({"clients": 1.5}, "traffic: expected at least 1 client and some time, got 1.5 clients, None s."),
         ({"load": "high"}, "traffic: expected a load above 0, in multiples of the limit's rate, got 'high'."),

@@ -18,7 +18,9 @@ NO_PERIOD = (
     "limit '5': expected '/' or 'per' after the count, got nothing. "
     "Write for example '100/minute' or '5 per 10 seconds'."
 )
-NO_LIMIT = "limits: expected a limit such as '100/minute' or a list of limits, got 5."
+NO_LIMIT = (
+    "limits: expected a limit such as '100/minute' or a list of limits, got 5. Write a period too, such as '5/minute'."
+)
 
 
 @pytest.mark.parametrize("kind", [PacedTransport, AsyncPacedTransport, PacedAdapter])
@@ -68,8 +70,8 @@ def test_wrong_arguments_of_everything_else(make, message):
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: Budget("5/second"), "Budget.__init__()"),
-        (lambda: AsyncBudget("5/second"), "AsyncBudget.__init__()"),
+        (lambda: Budget("5/second"), "Budget: expected"),
+        (lambda: AsyncBudget("5/second"), "AsyncBudget: expected"),
         (lambda: Budget(tokens="5/second").reserve(tokens=1).settle(1), "BudgetReservation.settle()"),
         (lambda: Budget(tokens="5/second").reserve(tokens=1).add(1), "BudgetReservation.add()"),
         (lambda: PacedTransport(limits="5/second"), "PacedTransport.__init__()"),

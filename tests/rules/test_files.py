@@ -69,3 +69,25 @@ def test_files_as_editors_write_them(tmp_path):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InvalidRules, match=r"^cannot read rules.toml: no such file"):
         Policy.load(tmp_path / "rules.toml")
+
+
+@pytest.mark.parametrize(
+    ("line", "mistake"),
+    [
+        ("mode: on", "mode (rule 'a'), line 4: expected 'enforce', 'shadow' or 'off', got True."),
+        ("on_store_error: no", "on_store_error (rule 'a'), line 4: expected 'allow', 'deny' or 'local', got False."),
+    ],
+)
+def test_words_that_yaml_reads_as_true_and_false_are_taught(tmp_path, line, mistake):
+    path = tmp_path / "r.yaml"
+    path.write_text(f"rules:\n  - name: a\n    limit: 5/minute\n    {line}\n")
+    with pytest.raises(InvalidRules) as raised:
+        Policy.load(path)
+    advice = "YAML reads on, off, yes and no as true and false: put quotes around the word."
+    assert str(raised.value) == f"r.yaml: rules[0].{mistake} {advice}"
+
+
+def test_mode_off_of_yaml_is_off(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("rules:\n  - name: a\n    limit: 5/minute\n    mode: off\n")
+    assert Policy.load(path).rules[0].mode == "off"

@@ -86,3 +86,10 @@ def test_keys_that_anybody_can_make_up():
         "rule 'r0' counts by 'header:X-Api-Key' and accepts any value: a client that sends a new one each time is "
         "limited by the rules by ip only. List the keys you issued in [identity.api_keys]."
     )
+
+
+def test_a_limit_of_0_is_pointed_out():
+    policy = Policy.parse({"rules": [{"name": "a", "limit": "0/minute"}]})
+    assert advise(policy.rules, policy.compiled.identity) == [
+        "rule 'a' refuses every request, as its limit is 0. To switch the rule off, write mode = 'off'."
+    ]

@@ -37,12 +37,12 @@ MESSAGES = [
      "backslashes. It is missing."),
     (rule(limit="1/mintue"), "rules: rules[0].limit (rule 'r'): expected a unit of time (millisecond, second, minute, hour, "
      "day, week), got 'mintue'. Did you mean 'minute'? ('1/mintue')."),
-    (rule(limit="0/minute"), "rules: rules[0].limit (rule 'r'): expected a count from 1 to 1,000,000,000,000, got 0 "
-     "('0/minute'). To switch the rule off, write mode = 'off'; to refuse everybody, allow_from = []."),
+    (rule(limit="0 concurrent"), "rules: rules[0].limit (rule 'r'): expected a count from 1 to 65,536, got 0 "
+     "('0 concurrent'). To switch the rule off, write mode = 'off'; to refuse everybody, allow_from = []."),
     (rule(limit=5), "rules: rules[0].limit (rule 'r'): expected a limit such as '100/minute', or 'unlimited', a list of "
-     "limits, or a table of them by tier, got 5."),
+     "limits, a table of them by tier, or 'function:NAME', got 5."),
     (rule(limit=[]), "rules: rules[0].limit (rule 'r'): expected a limit such as '100/minute', or 'unlimited', a list of "
-     "limits, or a table of them by tier, got []."),
+     "limits, a table of them by tier, or 'function:NAME', got []."),
     (rule(limit={"free": "1/minute"}), "rules: rules[0].limit (rule 'r'): expected a limit for everybody, as there is no "
      "[tiers], got {'free': '1/minute'}. Add [tiers] with 'from' and 'default'."),
     ({**rule(limit={"fre": "1/minute"}), "tiers": {"default": "free"}}, "rules: rules[0].limit (rule 'r'): expected a limit "
@@ -56,7 +56,28 @@ MESSAGES = [
     (rule(by=[]), "rules: rules[0].by (rule 'r'): expected ip, user, api_key, tier, route, host, method, all, or "
      "header:NAME, cookie:NAME, query:NAME, jwt:NAME, app:NAME, function:NAME, or a list of them, got []."),
     (rule(by="function:f"), "rules: rules[0].by[0] (rule 'r'): expected a function that was given (none was), got "
-     "'function:f'. Pass it: Policy.load(path, functions={...})."),
+     "'function:f'. Pass it: Policy.load(path, functions={...}); or name its module: 'function:MODULE:NAME'."),
+    (rule(limit="function:f"), "rules: rules[0].limit (rule 'r'): expected a function that was given (none was), got "
+     "'function:f'. Pass it: Policy.load(path, functions={...}); or name its module: 'function:MODULE:NAME'."),
+    (rule(limit="function:no_such.limits:of"), "rules: rules[0].limit (rule 'r'): expected a function that can be imported, "
+     "got 'function:no_such.limits:of'. There is no module 'no_such'. Install it, or add its folder to PYTHONPATH."),
+    (rule(limit="function:json:dmps"), "rules: rules[0].limit (rule 'r'): expected a function that can be imported, got "
+     "'function:json:dmps'. json has no 'dmps'. Did you mean 'dumps'?"),
+    (rule(limit="function:json:__name__"), "rules: rules[0].limit (rule 'r'): expected a function that can be imported, got "
+     "'function:json:__name__'. It is no function, but str."),
+    (rule(exempt=["function:json:dmps"]), "rules: rules[0].exempt[0] (rule 'r'): expected a function that can be imported, "
+     "got 'function:json:dmps'. json has no 'dmps'. Did you mean 'dumps'?"),
+    (rule(count_when="status > 4"), "rules: rules[0].count_when (rule 'r'): expected a condition such as 'status >= 400' or "
+     "'status == 401 or status == 403', or a function of the response, got 'status > 4'."),
+    (rule(count_when="status >= 400", counts="messages"), "rules: rules[0].count_when (rule 'r'): expected a rule that counts "
+     "requests, got 'status >= 400'. A message has no response."),
+    (rule(limit="5 concurrent", count_when="status >= 400"), "rules: rules[0].count_when (rule 'r'): expected a limit per "
+     "time, as a lease of '5 concurrent' ends with the response, got 'status >= 400'."),
+    (rule(mode=True), "rules: rules[0].mode (rule 'r'): expected 'enforce', 'shadow' or 'off', got True."),
+    ({**rule(), "response": {"headers": {"left": "X-Left"}}}, "rules: response.headers: expected one of limit, remaining, "
+     "reset, reset_after, retry_after, policy, got 'left'. Take it out."),
+    ({**rule(), "response": {"headers": {"limit": "X Left"}}}, "rules: response.headers.limit: expected the name of a header, "
+     "got 'X Left'."),
     (rule(match="login"), "rules: rules[0].match (rule 'r'): expected methods and a path such as 'GET,POST /api/**', got "
      "'login'. A path begins with '/'."),
     (rule(match="GET /a?b=c"), "rules: rules[0].match (rule 'r'): expected a path without a query, got 'GET /a?b=c'. "
@@ -77,8 +98,8 @@ MESSAGES = [
      "'::/0'. If every address is trusted, any client can choose its address."),
     ({**rule(), "tiers": {"from": "header:X-Plan", "default": "free"}}, "rules: tiers.from: expected trusted_proxies beside "
      "a tier from a header. Without a trusted proxy, any client could choose its tier."),
-    (rule(cost=0), "rules: rules[0].cost (rule 'r'): expected a whole number, 'body', 'header:NAME', 'function:NAME', or a "
-     "table with 'from', got 0."),
+    (rule(cost=-1), "rules: rules[0].cost (rule 'r'): expected a whole number, 'body', 'header:NAME', 'function:NAME', or a "
+     "table with 'from', got -1."),
     (rule(cost="bdoy"), "rules: rules[0].cost[0] (rule 'r'): expected one of body, header:NAME, function:NAME, got 'bdoy'. "
      "Did you mean 'body'?"),
     (rule(name="a\r\nb"), "rules: rules[0].name (rule 'a\\r\\nb'): expected a name of printable ASCII without quotes and "

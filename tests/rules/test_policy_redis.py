@@ -102,3 +102,54 @@ def test_events_name_the_fallback():
     own.listen(events.append)
     own.check(Request(peer=HERE))
     assert [limit.fallback for limit in events[0].limits] == ["local"]
+
+
+def test_a_computed_limit_keeps_what_was_used(redis_server):
+    redis_server.client().flushall()
+    result = ["2/hour sliding_log"]
+
+    async def limit(request):
+        return result[0]
+
+    own = policy(redis_server.url + "?deadline=10", {"limit": lambda request: result[0]})
+    awaited = policy(redis_server.url + "?deadline=10", {"limit": limit})  # another host, whose function is async
+
+    async def ask(times):
+        return [(await awaited.acheck(Request(peer=HERE))).allowed for _ in range(times)]
+
+    async def main():
+        first = [own.check(Request(peer=HERE)).allowed, *await ask(2)]
+        result[0] = "4/hour sliding_log"
+        second = [own.check(Request(peer=HERE)).allowed, *await ask(2)]
+        await awaited.async_store.close()
+        return first, second
+
+    assert asyncio.run(main()) == ([True, True, False], [True, True, False])
+    own.close()
+    awaited.close()
+
+
+def test_responses_that_do_not_count_are_given_back_on_a_fleet(redis_server):
+    redis_server.client().flushall()
+    rule = {"limit": "10/hour", "count_when": "status >= 400"}
+    own, other = (policy(redis_server.url + "?deadline=10", rule) for _ in range(2))
+
+    async def attempt(number):
+        verdict = await other.acheck(Request(peer=HERE))
+        if verdict.allowed:
+            await other.asettle(verdict, 401 if number % 2 else 200)
+        return verdict.allowed
+
+    async def main():
+        allowed = await asyncio.gather(*[attempt(number) for number in range(10)])
+        await other.async_store.close()
+        return allowed
+
+    verdict = own.check(Request(peer=HERE))
+    own.settle(verdict, 200)
+    assert verdict.remaining == 10
+    assert asyncio.run(main()) == [True] * 10
+    assert [own.check(Request(peer=HERE)).remaining for _ in range(5)] == [4, 3, 2, 1, 0]  # five of ten counted
+    assert not own.check(Request(peer=HERE)).allowed
+    own.close()
+    other.close()

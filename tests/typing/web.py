@@ -6,12 +6,16 @@ import httpx
 import requests
 from fastapi import Depends, FastAPI
 from fastapi import Request as Asked
+from flask import Flask
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from ratekeeper import Decision, LimitExceeded, Policy, Request, Verdict
+from ratekeeper import Decision, Limiter, LimitExceeded, Policy, Request, Verdict
+from ratekeeper.adapters.aiohttp import rate_limit
 from ratekeeper.adapters.asgi import RateLimitMiddleware
+from ratekeeper.adapters.django import rate_limit as django_limit
 from ratekeeper.adapters.fastapi import RateLimit
+from ratekeeper.adapters.flask import RateLimiter
 from ratekeeper.outbound.httpx import AsyncPacedTransport, PacedTransport
 from ratekeeper.outbound.requests import PacedAdapter
 from ratekeeper.testing import FakeClock, frozen
@@ -60,3 +64,26 @@ def told(error: LimitExceeded) -> None:
 with frozen() as clock:
     assert_type(clock, FakeClock)
     clock.advance(5)
+
+
+# Words beside a limit on a route are typed: a checker finds a misspelled word and a wrong algorithm.
+flask = Flask("app")
+limiter = RateLimiter(flask, limit="100/minute")
+
+
+@flask.post("/login")
+@limiter.limit("5/minute", by=lambda: "a", count_when="status == 401", algorithm="sliding_log", mode="shadow")
+def login() -> str:
+    return ""
+
+
+RateLimit(lambda request: "5/minute", exempt_when=lambda request: True, on_breach=print, warn_at=0.8)
+rate_limit("5/minute", cost=2, replaces_default=True)
+django_limit("5/minute", by="user", penalty={"after": 1, "within": 60, "block": 60})
+limiter.limit("5/minute", algoritm="gcra")  # type: ignore[call-arg]
+limiter.limit("5/minute", algorithm="leaky")  # type: ignore[arg-type]
+rate_limit("5/minute", mode="on")  # type: ignore[arg-type]
+django_limit("5/minute", key="ip")  # type: ignore[call-arg]
+RateLimit("5/minute", key_func=str)  # type: ignore[call-arg]
+Limiter("5/minute", algorithm="leaky")  # type: ignore[arg-type]
+RateLimiter(flask, default_limits=["5/minute"])  # type: ignore[call-arg]

@@ -25,18 +25,20 @@ with framework(__name__):
     from aiohttp import web
 
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
-from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.route_limit import REPLACES_DEFAULT, RouteLimit
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules
+from ratekeeper.errors import LimitExceeded
 from ratekeeper.identity.request import Request
+from ratekeeper.rules.exceeded import exceeded
 from ratekeeper.rules.policy import Policy
 from ratekeeper.rules.unreachable import route
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from typing import TypeVar
+    from typing import TypeVar, Unpack
 
     from ratekeeper.adapters import PlainLimits, Rules
-    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.adapters.route_limit import Limits, LimitWords
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.rules.match import Pattern
     from ratekeeper.stores.protocol import Store
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     Facts = Callable[[web.Request], Any]
     Target = TypeVar("Target", bound=Callable[..., Any])
 
-__all__ = ["exempt", "rate_limit", "setup"]
+__all__ = ["exempt", "rate_limit", "setup", "verdict_of"]
 POLICY = web.AppKey("ratekeeper.policy", Policy)
 FACTS = web.AppKey("ratekeeper.facts", object)
 KEY: Any = web.RequestKey(LIMITS, RequestLimits) if hasattr(web, "RequestKey") else LIMITS  # older versions take text
@@ -85,6 +87,10 @@ async def middleware(request: web.Request, handler: Handler) -> web.StreamRespon
             return refusal(verdict)
     try:
         return await handler(request)
+    except LimitExceeded as error:
+        answered: RequestLimits = request.setdefault(KEY, RequestLimits())
+        answered.refuse(exceeded(error, request_of(request), request.config_dict.get(POLICY)))
+        return refusal(answered.verdict)  # type: ignore[arg-type]
     finally:
         limits: RequestLimits | None = request.get(KEY)
         if limits is not None and limits.leases:
@@ -93,6 +99,8 @@ async def middleware(request: web.Request, handler: Handler) -> web.StreamRespon
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     limits: RequestLimits | None = request.get(KEY)
+    if limits is not None:
+        await limits.asettle(response.status, response)
     for name, value in limits.headers_beside(response.headers) if limits is not None else ():
         response.headers.add(name, value)
 
@@ -111,6 +119,8 @@ async def check(request: web.Request, route_limit: RouteLimit | None = None) -> 
     if route_limit is not None:
         checked.facts = await route_limit.afacts(checked.facts, request)
         policy = limits.policy_of(route_limit, policy)
+    elif hasattr(request.match_info.handler, REPLACES_DEFAULT):
+        policy = policy.without_defaults()
     return await limits.acheck(policy, checked, lambda: request.transport is None or request.transport.is_closing())
 
 
@@ -163,10 +173,12 @@ def routes_of(app: web.Application, prefix: str) -> list[Pattern]:
     return patterns
 
 
-def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
+def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[Target], Target]:
     """Limit a handler, a function or a method of a View: ``@rate_limit("5/minute", by=user_id)``.
 
-    ``words`` are ``by``, ``cost``, ``name`` and those of a rule; functions take the request, and may be async.
+    ``words`` are ``by``, ``cost``, ``name``, ``exempt_when``, ``count_when``, ``on_breach``, ``replaces_default`` and
+    those of a rule; functions take the request, and may be async.  ``count_when`` may be a plain function of the
+    response.  What ``on_breach`` returns answers a refusal, unless it is None.
     """
     route_limit = RouteLimit(limit, **words)
 
@@ -177,15 +189,37 @@ def rate_limit(limit: Limits, **words: Any) -> Callable[[Target], Target]:
             if hasattr(request.match_info.handler, EXEMPT):
                 return await handler(target, *args, **kwargs)
             verdict = await check(request, route_limit)
+            if not verdict.allowed:
+                answer = route_limit.breach(verdict)
+                answer = await answer if isawaitable(answer) else answer
+                return refusal(verdict) if answer is None else answer
+            if POLICY in request.config_dict:  # the middleware does the rest
+                return await handler(target, *args, **kwargs)
+            limits: RequestLimits = request[KEY]
             try:
-                return await handler(target, *args, **kwargs) if verdict.allowed else refusal(verdict)
+                response = await handler(target, *args, **kwargs)
+                await limits.asettle(response.status, response)
+            except web.HTTPException as error:
+                await limits.asettle(error.status, error)
+                raise
+            except Exception:
+                await limits.asettle(500, web.Response(status=500))
+                raise
             finally:
-                if POLICY not in request.config_dict:  # else the middleware does it
-                    await request[KEY].arelease()
+                await limits.arelease()
+            return response
 
+        if route_limit.replaces_default:
+            setattr(limited, REPLACES_DEFAULT, True)
         return limited
 
     return decorate
+
+
+def verdict_of(request: web.Request) -> HttpVerdict | None:
+    """The verdict on a request so far; its ``limited`` says whether a limit refused the request, or would have."""
+    limits: RequestLimits | None = request.get(KEY)
+    return limits.verdict if limits is not None else None
 
 
 def exempt(handler: Target) -> Target:

@@ -13,13 +13,16 @@ from inspect import isawaitable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import expect_facts, policy_of
+from ratekeeper.adapters import TeachingConstructor, expect_facts, policy_of
 from ratekeeper.adapters.request_limits import LIMITS, MERGED, RequestLimits
 from ratekeeper.adapters.route_table import asgi_routes, fastapi_root_path, warn_of_unreachable_rules
 from ratekeeper.adapters.route_template import route_of
+from ratekeeper.errors import LimitExceeded
 from ratekeeper.event_loop import is_trio_task
 from ratekeeper.http.verdict import STATUS, HttpVerdict
 from ratekeeper.identity.request import new_request
+from ratekeeper.rules.condition import ResponseHead
+from ratekeeper.rules.exceeded import exceeded
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ name_of = itemgetter(0)
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(TeachingConstructor):
     """Ask a policy before each request, or one ``limit`` for each client: ``limit="100/minute"``.
 
     ``facts`` is a function of the scope, plain or async, that returns what the application has verified, as a
@@ -107,6 +110,8 @@ class RateLimitMiddleware:
         if kind == "websocket" and policy.limits_messages:
             receive = counted(policy, request, receive, send)
         scope[POLICY] = policy
+        has_started = False
+        has_own_names = verdict.response.header_names
         if limits is not None:
             limits.admit(policy, verdict)
             limits.policy, limits.facts = policy, request.facts
@@ -114,26 +119,45 @@ class RateLimitMiddleware:
             add_headers = send  # the middleware in front adds them
         else:
             scope[VERDICT] = verdict
+            if policy.settles:
+                limits_of(scope)
 
             def add_headers(message: Message) -> Awaitable[None]:
+                nonlocal has_started
                 if message["type"] in STARTS:
+                    has_started = True
+                    if LIMITS in scope and scope[LIMITS].reserves:
+                        return settle(message)
                     present = message.get("headers", ())
                     shown = verdict if verdict.replaced_by is None else verdict.replaced_by
                     fields = shown.headers
-                    if shown is not verdict or not OURS.isdisjoint(map(name_of, present)):
+                    if shown is not verdict or not OURS.isdisjoint(map(name_of, present)) or has_own_names:
                         fields = missing_headers(present, shown)
                     message["headers"] = [*present, *fields]
                 return send(message)
 
-        if not policy.leases:
-            return await self._app(scope, receive, add_headers)
-        limits = limits_of(scope)
-        lease = limits.leases[-1]
-        lease.start_renewal()
+            async def settle(message: Message) -> None:
+                await scope[LIMITS].asettle(*head_of(message))
+                await add_headers(message)
+
+        lease = None
+        if policy.leases:
+            limits = limits_of(scope)
+            lease = limits.leases[-1]
+            lease.start_renewal()
         try:
             return await self._app(scope, receive, add_headers)
+        except LimitExceeded as error:
+            if has_started or add_headers is send:
+                raise
+            return await refuse(scope, exceeded(error, request, policy), send)
+        except Exception:
+            if not has_started and LIMITS in scope:
+                await scope[LIMITS].asettle(*head_of({"status": 500}))  # what the server in front answers
+            raise
         finally:
-            await limits.arelease(lease)
+            if lease is not None:
+                await limits.arelease(lease)  # type: ignore[union-attr]
 
     def _look_for_unreachable_rules(self, scope: Scope) -> None:
         """Log the rules that no route can match: at start-up, else at the first request, and after each reload."""
@@ -176,6 +200,13 @@ def missing_headers(present: Iterable[Field], verdict: HttpVerdict) -> list[Fiel
     if not verdict.allowed:
         names.add(b"content-type")
     return [field for field in verdict.headers if field[0] not in names or field[0].decode() in MERGED]
+
+
+def head_of(message: Message) -> tuple[int, ResponseHead]:
+    """The status and the head of a response that starts; a WebSocket that is accepted has 101."""
+    status = message.get("status", 101)
+    fields = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in message.get("headers", ())]
+    return status, ResponseHead(status, dict(fields))
 
 
 async def refuse(scope: Scope, verdict: HttpVerdict, send: Send) -> None:

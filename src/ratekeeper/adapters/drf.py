@@ -14,6 +14,7 @@ RateLimit headers is its scope, else its class.  The middleware of ``ratekeeper.
 from __future__ import annotations
 
 import re
+from json import loads
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import expect_facts, framework
@@ -21,23 +22,32 @@ from ratekeeper.adapters import expect_facts, framework
 with framework(__name__):
     from django.core.exceptions import ImproperlyConfigured
     from rest_framework.exceptions import APIException
+    from rest_framework.response import Response
     from rest_framework.settings import api_settings
     from rest_framework.throttling import BaseThrottle
 
 from ratekeeper.adapters.django import limits_of
 from ratekeeper.adapters.django.translate import request_of, site_facts, site_policy, user_facts
-from ratekeeper.adapters.route_limit import COST, RouteLimit
-from ratekeeper.errors import InvalidInput, did_you_mean
+from ratekeeper.adapters.route_limit import COST, EXEMPT, LIMIT, RouteLimit
+from ratekeeper.errors import InvalidInput, LimitExceeded, did_you_mean
 from ratekeeper.identity.identity import SUBJECT
+from ratekeeper.rules.exceeded import exceeded
 
 if TYPE_CHECKING:
-    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.adapters.route_limit import Limits, LimitWords
     from ratekeeper.http.verdict import HttpVerdict
 
 route_limits: dict[tuple[type, str], RouteLimit] = {}  # by class and scope
 
 
-__all__ = ["AnonRateThrottle", "RateLimitThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
+__all__ = [
+    "AnonRateThrottle",
+    "RateLimitThrottle",
+    "ScopedRateThrottle",
+    "SimpleRateThrottle",
+    "UserRateThrottle",
+    "exception_handler",
+]
 ADDRESS = ""  # a cache key that names nobody, so that the client is counted by address
 PERIODS = {"s": "second", "m": "minute", "h": "hour", "d": "day"}  # REST framework reads the first letter only
 RATE = re.compile(r"(\d+)/([smhd])[a-z]*")
@@ -47,14 +57,15 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """Limit views of REST framework.  Attributes: ``limit`` or ``scope``, ``by``, ``cost`` and ``words`` of a rule.
 
     ``by`` is ``"user"``, which counts anonymous clients by address, or a source such as ``"ip"`` or
-    ``"header:X-Api-Key"``.  Override ``subject`` to name the client, or ``cost_of`` to set the cost of a request.
+    ``"header:X-Api-Key"``.  Override ``subject`` to name the client, ``cost_of`` to set the cost of a request, or
+    ``limit_of`` to compute its limit.  ``words`` may have ``exempt_when``, ``count_when`` and ``on_breach`` too.
     """
 
     limit: Limits | None = None
     scope: str | None = None
     by: str = "user"
     cost: Any = 1
-    words: dict[str, Any] = {}  # noqa: RUF012 - read only
+    words: LimitWords = {}  # noqa: RUF012 - read only
 
     def __init__(self) -> None:
         self._refusal: HttpVerdict | None = None
@@ -67,6 +78,10 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         """Return the cost of the request."""
         return self.cost
 
+    def limit_of(self, request: Any, view: Any) -> Any:
+        """Return the limit of the request; override it to compute one."""
+        return self.limit
+
     def allow_request(self, request: Any, view: Any) -> bool:
         """Decide, as REST framework asks; if an earlier throttle has refused the request, charge nothing."""
         route_limit = self._route_limit(view)
@@ -78,18 +93,28 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
                 f"{type(self).__qualname__}: expected the middleware of ratekeeper.adapters.django, as nothing else "
                 "knows when a response is done and its place is free. Add it to MIDDLEWARE."
             )
+        if route_limit.counts_responses and limits.header_writer is None:
+            raise ImproperlyConfigured(
+                f"{type(self).__qualname__}: expected the middleware of ratekeeper.adapters.django, as nothing else "
+                "sees the response that count_when asks about. Add it to MIDDLEWARE."
+            )
         if limits.refusal is not None:
             return True
         policy, function = route_limit.policy(site_policy()), site_facts()
         more = expect_facts(function(request._request)) if function is not None else None
         facts = {**user_facts(request.user), **(more or {})}
         facts[COST] = self.cost_of(request, view)
+        facts[LIMIT] = self.limit_of(request, view)
+        if route_limit.exempt_when is not None:
+            facts[EXEMPT] = route_limit.exempt_when(request)
         subject = self.subject(request, view)
         facts[SUBJECT] = facts.get("user") if subject is None and self.by == "user" else subject
         verdict = limits.check(policy, request_of(request._request, policy, facts))
+        request._request.limited = limits.limited
         if verdict.allowed:
             return True
         self._refusal = verdict
+        route_limit.breach(verdict)
         if verdict.status != 429:
             raise Refused(verdict)
         return False
@@ -111,7 +136,8 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     def _route_limit(self, view: Any) -> RouteLimit | None:
         kind = type(self)
         scope = self.scope or getattr(view, "throttle_scope", None)
-        if self.limit is None and scope is None:
+        is_computed = kind.limit_of is not RateLimitThrottle.limit_of
+        if self.limit is None and scope is None and not is_computed:
             if kind is RateLimitThrottle:  # in DEFAULT_THROTTLE_CLASSES, for the views that have a throttle_scope
                 return None
             raise ImproperlyConfigured(
@@ -121,11 +147,12 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
             )
         route_limit = route_limits.get((kind, scope or ""))
         if route_limit is None:
-            limit = self.limit or rate_of(kind, str(scope))
+            limit = from_facts if is_computed else self.limit or rate_of(kind, str(scope))
             by = from_facts if self.by == "user" or kind.subject is not RateLimitThrottle.subject else self.by
             name = scope or kind.__name__
             space = scope or f"{kind.__module__}.{kind.__qualname__}"
-            route_limit = RouteLimit(limit, by=by, cost=from_facts, name=name, space=space, **self.words)
+            words: Any = self.words
+            route_limit = RouteLimit(limit, by=by, cost=from_facts, name=name, space=space, **words)
             route_limits[kind, scope or ""] = route_limit
         return route_limit
 
@@ -137,7 +164,7 @@ class SimpleRateThrottle(RateLimitThrottle):
     """
 
     rate: str | None = None
-    words: dict[str, Any] = {"algorithm": "sliding_log"}  # noqa: RUF012 - read only
+    words: LimitWords = {"algorithm": "sliding_log"}  # noqa: RUF012 - read only
     _key: Any = None
 
     def __init__(self) -> None:
@@ -208,6 +235,27 @@ def rate_of(kind: type, scope: str) -> Any:
             f"got {', '.join(rates) or 'nothing'}.{did_you_mean(scope, rates)}"
         )
     return rate_text(rates[scope]) if rates[scope] is not None else "unlimited"
+
+
+def exception_handler(error: Exception, context: Any) -> Any:
+    """Answer 429 where ``@limiter.limit`` of a plain Limiter refused, else as REST framework does: EXCEPTION_HANDLER.
+
+    Behind the middleware of ``ratekeeper.adapters.django`` it is not needed.
+    """
+    if not isinstance(error, LimitExceeded):
+        from rest_framework.views import exception_handler  # which imports the throttles of the settings
+
+        return exception_handler(error, context)
+    policy, request = site_policy(), context["request"]._request
+    verdict = exceeded(error, request_of(request, policy, {}), policy)
+    limits = limits_of(request, None)
+    limits.refuse(verdict)
+    response = Response(
+        loads(verdict.body) if verdict.body[:1] == b"{" else {"detail": verdict.message}, verdict.status
+    )
+    for name, value in limits.headers_beside(()) if limits.header_writer is None else ():
+        response[name] = value
+    return response
 
 
 class Refused(APIException):  # type: ignore[misc]

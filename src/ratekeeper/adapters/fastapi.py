@@ -24,21 +24,24 @@ with framework(__name__):
     from fastapi.routing import APIRoute
     from starlette.requests import HTTPConnection
 
-from ratekeeper.adapters.asgi import TRY_AGAIN_LATER, VERDICT, limits_of, request_of
+from ratekeeper.adapters.asgi import POLICY, TRY_AGAIN_LATER, VERDICT, limits_of, request_of
 from ratekeeper.adapters.request_limits import RequestLimits
-from ratekeeper.adapters.route_limit import COST, POSITIONAL, RouteLimit, is_leased
-from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.adapters.route_limit import COST, EXEMPT, LIMIT, POSITIONAL, RouteLimit, is_leased
+from ratekeeper.errors import InvalidInput, LimitExceeded, shown
 from ratekeeper.identity.identity import SUBJECT
+from ratekeeper.rules.exceeded import exceeded
 from ratekeeper.rules.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from typing import Unpack
 
-    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.adapters.route_limit import Limits, RuleWords
+    from ratekeeper.clock import Clock
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.stores.protocol import Store
 
-__all__ = ["RateLimit", "document"]
+__all__ = ["RateLimit", "answer_limit_exceeded", "document"]
 TOO_MANY: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too many requests", "headers": {"Retry-After": {"schema": {"type": "integer"}}}}
 }
@@ -54,7 +57,11 @@ class RateLimit:
     ``by`` is a source such as ``"header:X-Api-Key"`` or a function; if the function returns None, the client's address
     is used.  The limit inherits trusted proxies, identity, exemptions, response, store and sinks from ``policy``, else
     from the policy of the ``RateLimitMiddleware`` nearest in front of the route.  Without either, it counts peer
-    addresses in this process.  ``store`` and ``settings`` (as in a rules file) replace what it would inherit.  Other
+    addresses in this process.  ``limit`` and ``cost`` may be functions too, and so may ``exempt_when``, which says
+    whether a request is exempt.  ``count_when`` says which responses count, ``"status >= 400"`` or a function of the
+    response, and needs the middleware.  ``on_breach`` is called with the verdict of each refusal.
+
+    ``store`` and ``settings`` (as in a rules file) replace what it would inherit.  Other
     words are those of a rule.
 
     With ``default=True`` it is a limit for the remaining routes, as a dependency of the application or a router: a
@@ -63,23 +70,28 @@ class RateLimit:
 
     responses = TOO_MANY
 
-    def __new__(cls, limit: Limits, **words: Any) -> RateLimit:
-        return object.__new__(ConcurrencyLimit if cls is RateLimit and is_leased(limit) else cls)
+    if not TYPE_CHECKING:  # a checker sees the signature of __init__
+
+        def __new__(cls, limit: Limits, **words: Any) -> RateLimit:
+            return object.__new__(ConcurrencyLimit if cls is RateLimit and is_leased(limit) else cls)
 
     def __init__(
         self,
         limit: Limits,
         *,
         by: str | Callable[..., Any] | None = None,
-        cost: int | Callable[..., Any] = 1,
+        cost: int | str | Mapping[str, Any] | Callable[..., Any] = 1,
         name: str | None = None,
+        exempt_when: Callable[..., Any] | None = None,
+        count_when: str | Callable[[Any], bool] | None = None,
+        on_breach: Callable[[HttpVerdict], Any] | None = None,
         policy: Policy | None = None,
         store: str | Store | None = None,
-        clock: Any = None,
-        settings: dict[str, Any] | None = None,
+        clock: Clock | None = None,
+        settings: Mapping[str, Any] | None = None,
         default: bool = False,
         replaces_default: bool = False,
-        **rule: Any,
+        **rule: Unpack[RuleWords],
     ) -> None:
         self.is_default = default
         self.replaces_default = replaces_default
@@ -91,42 +103,69 @@ class RateLimit:
             )
         self._policy = policy
         self._limit = RouteLimit(
-            limit, by=by, cost=cost, name=name, store=store, clock=clock, settings=settings, **rule
+            limit,
+            by=by,
+            cost=cost,
+            name=name,
+            exempt_when=exempt_when,
+            count_when=count_when,
+            on_breach=on_breach,
+            store=store,
+            clock=clock,
+            settings=settings,
+            **rule,
         )
-        self._by, self._cost = self._limit.by, self._limit.cost
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [
             inspect.Parameter("connection", keyword, annotation=HTTPConnection),
             inspect.Parameter("response", keyword, annotation=Response),
         ]
-        if self._by is not None and not takes_request(self._by):
-            parameters.append(inspect.Parameter("subject", keyword, default=Depends(self._by), annotation=Any))
-            self._by = None
-        if self._cost is not None and not takes_request(self._cost):
-            parameters.append(inspect.Parameter("amount", keyword, default=Depends(self._cost), annotation=Any))
-            self._cost = None
+        self._functions: dict[str, Callable[..., Any]] = {}  # of the request, by the fact that each returns
+        self._injected: dict[str, str] = {}  # what FastAPI resolves: the fact, by the name of the parameter
+        functions = {
+            EXEMPT: ("exempted", exempt_when),
+            SUBJECT: ("subject", self._limit.by),
+            COST: ("amount", self._limit.cost),
+            LIMIT: ("computed", self._limit.limit),
+        }
+        for fact, (parameter, function) in functions.items():
+            if function is not None and takes_request(function):
+                self._functions[fact] = function
+            elif function is not None:
+                parameters.append(inspect.Parameter(parameter, keyword, default=Depends(function), annotation=Any))
+                self._injected[parameter] = fact
         self.__signature__ = inspect.Signature(parameters)  # what FastAPI injects
 
-    async def __call__(
-        self, *, connection: HTTPConnection, response: Response, subject: Any = None, amount: Any = None
-    ) -> HttpVerdict | None:
+    async def __call__(self, *, connection: HTTPConnection, response: Response, **injected: Any) -> HttpVerdict | None:
         """Decide, and raise HTTPException with status 429 on a refusal; None if another limit replaces this one."""
         scope = connection.scope
         if self.is_default and replaces_defaults(scope.get("route")):
             return None
-        if self._by is not None:
-            subject = await called(self._by, connection)
-        if self._cost is not None:
-            amount = await called(self._cost, connection)
+        facts = {self._injected[parameter]: value for parameter, value in injected.items()}
+        for fact, function in self._functions.items():
+            if facts.get(EXEMPT) is not True:  # the other functions need not know such a request
+                facts[fact] = await called(function, connection)
         limits = limits_of(scope)
+        if self._limit.counts_responses and limits.header_writer is None:
+            raise InvalidInput(
+                "RateLimit: expected RateLimitMiddleware in front of the application, as nothing else sees the "
+                "response that count_when asks about. "
+                "Write app.add_middleware(RateLimitMiddleware, policy={'rules': []})."
+            )
         request = request_of(scope)
         request.route = getattr(scope.get("route"), "path", None)
-        request.facts = {**(limits.facts or {}), SUBJECT: subject, COST: amount}
+        request.facts = {**(limits.facts or {}), **facts}
         main = self._policy or limits.policy
         earlier = limits.verdict
         policy = limits.policy_of(self._limit, main)
         verdict = await limits.acheck(policy, request)
         if not verdict.allowed:
+            answer = self._limit.breach(verdict)
+            if (await answer if inspect.isawaitable(answer) else answer) is not None:
+                raise InvalidInput(
+                    "on_breach: expected None, as a dependency cannot answer a request, got a value. "
+                    "Raise an HTTPException to answer otherwise."
+                )
             raise refusal(scope, verdict)
         scope[VERDICT] = limits.verdict
         if limits.header_writer is None:  # else the middleware adds the headers
@@ -241,6 +280,21 @@ def refusal(scope: Any, verdict: HttpVerdict) -> Exception:
     is_json = b"json" in dict(verdict.headers).get(b"content-type", b"")
     detail = loads(verdict.body) if is_json else verdict.message
     return HTTPException(verdict.status, detail, headers)
+
+
+async def answer_limit_exceeded(request: HTTPConnection, error: Exception) -> Response:
+    """Answer 429 where ``@limiter.limit`` of a plain Limiter refused; a ``RateLimitMiddleware`` does that by itself.
+
+    ``app.add_exception_handler(LimitExceeded, answer_limit_exceeded)``
+    """
+    if not isinstance(error, LimitExceeded):
+        raise error
+    scope = request.scope
+    verdict = exceeded(error, request_of(scope), scope.get(POLICY))
+    limits_of(scope).refuse(verdict)
+    response = Response(verdict.body, verdict.status)
+    response.raw_headers.extend(verdict.headers)
+    return response
 
 
 def document(app: FastAPI) -> None:

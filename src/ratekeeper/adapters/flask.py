@@ -15,37 +15,39 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import expect_facts, framework, policy_of
+from ratekeeper.adapters import TeachingConstructor, expect_facts, framework, policy_of
 
 with framework(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
     from werkzeug.exceptions import default_exceptions
 
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
-from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.route_limit import REPLACES_DEFAULT, RouteLimit
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
 from ratekeeper.adapters.wsgi import request_of, warn_of_server
-from ratekeeper.errors import InvalidInput
+from ratekeeper.errors import InvalidInput, LimitExceeded, shown
+from ratekeeper.rules.exceeded import exceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-    from typing import TypeVar
+    from typing import TypeVar, Unpack
 
     from ratekeeper.adapters import PlainLimits
-    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.adapters.route_limit import Limits, LimitWords
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.rules.policy import Policy
     from ratekeeper.stores.protocol import Store
 
     Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
+    Filter = TypeVar("Filter", bound=Callable[[], Any])
 
 __all__ = ["RateLimiter"]
 NAME = "ratekeeper"  # among the extensions of an application
 EXEMPT = "__ratekeeper_exempt__"
 
 
-class RateLimiter:
+class RateLimiter(TeachingConstructor):
     """Limit a Flask application; pass it here, or to ``init_app`` later.
 
     ``limit`` is one limit for each client, on ``store`` or in this process: ``RateLimiter(app, limit="100/minute")``.
@@ -53,7 +55,8 @@ class RateLimiter:
     ``policy`` is a Policy, a rules file beside the application or a dictionary of rules.  It defaults to
     ``app.config["RATEKEEPER_POLICY"]``.  Without either, only the limits on views apply; they then inherit the policy
     of a WSGI ``RateLimitMiddleware`` in front of the application.  ``facts`` is called in each request and returns what
-    the application has verified: ``{"user": current_user.id}``.
+    the application has verified: ``{"user": current_user.id}``.  ``on_breach`` is called with the verdict of each
+    request that the policy refuses; what it returns answers the request, unless it is None.
     """
 
     def __init__(
@@ -64,9 +67,17 @@ class RateLimiter:
         *,
         limit: PlainLimits | None = None,
         store: str | Store | None = None,
+        on_breach: Callable[[HttpVerdict], Any] | None = None,
     ) -> None:
+        if app is not None and not isinstance(app, Flask):
+            raise InvalidInput(
+                f"RateLimiter: expected a Flask application first, got {shown(app)}. Write RateLimiter(app). "
+                "Clients are counted by address; by= beside a limit counts them otherwise."
+            )
         self._policy = policy if limit is None and store is None else policy_of(policy, limit=limit, store=store)
         self._facts = facts
+        self._on_breach = on_breach if on_breach is not None else lambda verdict: None
+        self._filters: list[Callable[[], Any]] = []
         self._default_policies: list[Policy] = []  # of applications without a policy
         self._blueprints: dict[object, list[RouteLimit]] = {}
         self._exempt: set[object] = set()
@@ -81,14 +92,18 @@ class RateLimiter:
         app.extensions[NAME].warm_up()
         if policy is None:
             self._default_policies.append(app.extensions[NAME])
+        if LimitExceeded not in app.error_handler_spec[None][None]:  # a handler of the application's own stays
+            app.register_error_handler(LimitExceeded, self._answer_exceeded)
         app.before_request(self._before)
         app.after_request(self._after)
         app.teardown_request(self._teardown)
 
-    def limit(self, limit: Limits, **words: Any) -> Callable[[Target], Target]:
+    def limit(self, limit: Limits, **words: Unpack[LimitWords]) -> Callable[[Target], Target]:
         """Limit a view, or each view of a blueprint: ``@limiter.limit("5/minute", by=lambda: g.user)``.
 
-        ``words`` are ``by``, ``cost``, ``name`` and those of a rule; functions take the request, or nothing.
+        ``words`` are ``by``, ``cost``, ``name``, ``exempt_when``, ``count_when``, ``on_breach``, ``replaces_default``
+        and those of a rule; functions take the request, or nothing.  ``count_when`` may be a function of Flask's
+        response.  What ``on_breach`` returns answers a refusal, unless it is None.
         """
         route_limit = RouteLimit(limit, **words)
         route_limit.expect_plain_functions("limiter.limit")
@@ -104,9 +119,22 @@ class RateLimiter:
                     self._check(route_limit)
                 return current_app.ensure_sync(target)(*args, **kwargs)
 
+            if route_limit.replaces_default:
+                setattr(limited, REPLACES_DEFAULT, True)
             return limited
 
         return decorate
+
+    def request_filter(self, function: Filter) -> Filter:
+        """Exempt the requests for which ``function()`` is true from every limit; a decorator."""
+        self._filters.append(function)
+        return function
+
+    @property
+    def verdict(self) -> HttpVerdict | None:
+        """The verdict on the current request so far; ``limited`` says whether a limit refused it, or would have."""
+        limits: RequestLimits | None = request.environ.get(LIMITS)
+        return limits.verdict if limits is not None else None
 
     def exempt(self, target: Target) -> Target:
         """Exempt a view or a blueprint from every limit: those of the policy, of its blueprint and its own."""
@@ -119,16 +147,19 @@ class RateLimiter:
     def _before(self) -> None:
         if self._is_exempt():
             return
-        self._check()
-        for blueprint in blueprints():
-            for route_limit in self._blueprints.get(blueprint, []):
-                self._check(route_limit)
+        around = [limit for blueprint in blueprints() for limit in self._blueprints.get(blueprint, [])]
+        view = current_app.view_functions.get(request.endpoint or "")
+        self._check(without_defaults=hasattr(view, REPLACES_DEFAULT) or any(limit.replaces_default for limit in around))
+        for route_limit in around:
+            self._check(route_limit)
 
     def _is_exempt(self) -> bool:
+        if any(function() for function in self._filters):
+            return True
         view = current_app.view_functions.get(request.endpoint or "")
         return hasattr(view, EXEMPT) or not self._exempt.isdisjoint(blueprints())
 
-    def _check(self, route_limit: RouteLimit | None = None) -> None:
+    def _check(self, route_limit: RouteLimit | None = None, without_defaults: bool = False) -> None:
         """Check the current request against the application's policy or a route limit; raise if it is refused."""
         policy: Policy | None = current_app.extensions.get(NAME)
         if policy is None:
@@ -149,12 +180,22 @@ class RateLimiter:
             warn_of_server(policy, request.environ)
         checked.route = request.url_rule.rule if request.url_rule is not None else None
         checked.facts = facts
-        verdict = limits.check(policy, checked)
+        verdict = limits.check(policy.without_defaults() if without_defaults else policy, checked)
         if not verdict.allowed:
-            raise refusal(verdict)
+            answer = (route_limit.breach if route_limit is not None else self._on_breach)(verdict)
+            raise refusal(verdict, answer)
+
+    def _answer_exceeded(self, error: LimitExceeded) -> Response:
+        """Answer 429 where ``@limiter.limit`` of a plain Limiter refused."""
+        limits: RequestLimits = request.environ.setdefault(LIMITS, RequestLimits(self))
+        verdict = exceeded(error, request_of(request.environ), current_app.extensions[NAME])
+        limits.refuse(verdict)
+        return response_of(verdict)
 
     def _after(self, response: Response) -> Response:
         limits: RequestLimits | None = request.environ.get(LIMITS)
+        if limits is not None:
+            limits.settle(response.status_code, response)
         if limits is not None and limits.header_writer is self:
             for name, value in limits.headers_beside({name.lower() for name, _ in response.headers}):
                 response.headers.add(name, value)
@@ -165,6 +206,7 @@ class RateLimiter:
     def _teardown(self, error: BaseException | None) -> None:
         limits: RequestLimits | None = request.environ.get(LIMITS) if error is not None else None
         if limits is not None:  # no response whose close would release them
+            limits.settle(500, Response(status=500))
             limits.release()
 
 
@@ -174,7 +216,12 @@ def blueprints() -> list[Any]:
     return [known[name] for name in request.blueprints if name in known]
 
 
-def refusal(verdict: HttpVerdict) -> Exception:
-    media = dict(verdict.headers).get(b"content-type", b"").decode("latin-1")
-    response = Response(verdict.body, verdict.status, content_type=media or None)
+def refusal(verdict: HttpVerdict, answer: Any = None) -> Exception:
+    """The exception that refuses; ``answer`` is what a view of the application may return, instead of ours."""
+    response = response_of(verdict) if answer is None else current_app.make_response(answer)
     return default_exceptions[verdict.status](verdict.message, response)
+
+
+def response_of(verdict: HttpVerdict) -> Response:
+    media = dict(verdict.headers).get(b"content-type", b"").decode("latin-1")
+    return Response(verdict.body, verdict.status, content_type=media or None)

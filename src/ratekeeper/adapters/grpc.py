@@ -60,6 +60,11 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         store: str | Store | None = None,
     ) -> None:
         self.policy = policy_of(policy, limit=limit, store=store)
+        if self.policy.settles:
+            raise InvalidInput(
+                "count_when: expected rules that count every call, as a call of gRPC has no status of HTTP. "
+                "Take count_when out."
+            )
         self._facts = facts
         self._releases: set[asyncio.Future[None]] = set()
 

@@ -7,6 +7,7 @@ verdicts took.
 from __future__ import annotations
 
 import asyncio
+from functools import reduce
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,9 @@ class RequestLimits:
     adapter that adds the headers to the response, as several adapters may meet in one request.
     """
 
-    __slots__ = ("admitted", "facts", "first", "header_writer", "leases", "places", "policy", "refusal", "verdict")
+    __slots__ = (
+        "admitted", "facts", "first", "header_writer", "leases", "places", "policy", "refusal", "reserves", "verdict",
+    )  # fmt: skip
 
     def __init__(
         self, header_writer: object = None, policy: Policy | None = None, facts: Mapping[str, Any] | None = None
@@ -47,6 +50,7 @@ class RequestLimits:
         self.first: HttpVerdict | None = None  # of the ASGI middleware, which learns from it what to show instead
         self.admitted: tuple[tuple[Policy, HttpVerdict], ...] = ()
         self.leases: tuple[RequestLease, ...] = ()
+        self.reserves = False  # whether a verdict waits for the response, which says if the request counts
         self.refusal: HttpVerdict | None = None
         self.places: dict[str, int] = {}  # how many limits without a name were checked, by their identity
         self.verdict: HttpVerdict | None = None  # the refusal, else all admitting verdicts as one
@@ -102,6 +106,8 @@ class RequestLimits:
 
     def admit(self, policy: Policy, verdict: HttpVerdict) -> None:
         self.admitted += ((policy, verdict),)
+        if policy.settles and verdict.notes.reserved:
+            self.reserves = True
         if policy.leases:
             self.leases += (RequestLease(policy, verdict),)
         if self.refusal is None:
@@ -127,6 +133,35 @@ class RequestLimits:
             await lease.stop_renewal()
         for policy, verdict in admitted:
             await policy.agive_back(verdict)
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit refused the request, or would have refused it: in shadow and by grace it goes on."""
+        return self.verdict is not None and self.verdict.limited
+
+    def settle(self, status: int, response: Any = None) -> None:
+        """Give back what limits took whose ``count_when`` does not hold for the response.  Then show what is left."""
+        if self.reserves:
+            self.reserves = False
+            for policy, verdict in self.admitted:
+                policy.settle(verdict, status, response)
+            self.show_again()
+
+    async def asettle(self, status: int, response: Any = None) -> None:
+        """``settle`` for an event loop."""
+        if self.reserves:
+            self.reserves = False
+            for policy, verdict in self.admitted:
+                await policy.asettle(verdict, status, response)
+            self.show_again()
+
+    def show_again(self) -> None:
+        """Let the response show the verdicts as they are now."""
+        if self.refusal is None and self.admitted:
+            verdicts = [verdict for _, verdict in self.admitted]
+            self.verdict = reduce(combined, verdicts)
+            if self.first is not None and self.verdict is not self.first:
+                self.first.replaced_by = self.verdict
 
     def release(self) -> None:
         """End all leases: the response is done.  A second call does nothing."""

@@ -12,33 +12,93 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, InvalidRules, did_you_mean, shown
 from ratekeeper.identity.identity import SUBJECT
-from ratekeeper.limit import Limit, parse_limits
+from ratekeeper.limit import Limit
+from ratekeeper.rules.closed import parse_rule_limits
+from ratekeeper.rules.computed import name_of_function
 from ratekeeper.rules.parse import parse
 from ratekeeper.rules.policy import Policy
 from ratekeeper.rules.validate import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Literal, TypedDict, Unpack
 
+    from ratekeeper.algorithms import Algorithm
     from ratekeeper.clock import Clock
+    from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.rules.rule import Rule
     from ratekeeper.rules.settings import Settings
     from ratekeeper.stores.protocol import Store
 
-    Limits = str | Limit | Sequence[str | Limit] | Mapping[str, Any]
+    Limits = str | Limit | Sequence[str | Limit] | Mapping[str, Any] | Callable[..., Any]
+
+    class RuleWords(TypedDict, total=False):
+        """The words of a rule that a limit on a route may have."""
+
+        match: str | Sequence[str]
+        host: str
+        algorithm: Algorithm
+        window: Literal["calendar", "first-use"]
+        timezone: str
+        scope: Literal["fleet", "instance"]
+        mode: Literal["enforce", "shadow", "off"]
+        enforce_percent: float
+        warn_at: float
+        grace: int
+        penalty: Mapping[str, Any]
+        allow_from: Sequence[str]
+        exempt: Sequence[str]
+        on_store_error: Literal["allow", "deny", "local"]
+        max_delay: str | float
+        message: str
+        headers: bool
+
+    class LimitWords(RuleWords, total=False):
+        """Everything that stands beside the limit of a route."""
+
+        by: str | Callable[..., Any] | None
+        cost: int | str | Mapping[str, Any] | Callable[..., Any]
+        name: str | None
+        exempt_when: Callable[..., Any] | None
+        count_when: str | Callable[[Any], bool] | None
+        on_breach: Callable[[HttpVerdict], Any] | None
+        replaces_default: bool
+        store: str | Store | None
+        clock: Clock | None
+        settings: Mapping[str, Any] | None
+
 
 COST = "ratekeeper.cost"  # the fact that a limit's cost function returned
+LIMIT = "ratekeeper.limit"  # the fact that the function of a limit returned
+EXEMPT = "ratekeeper.exempt"  # the fact that a limit's exempt_when returned
+REPLACES_DEFAULT = "__ratekeeper_replaces_default__"  # on a view whose limit replaces the default ones
 LONGEST_NAME = 64
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 OTHER_NAMES_OF_BY = ("key", "key_func", "key_function", "identifier")  # in other libraries
+OTHER_NAMES = {  # words of other libraries -> what to write
+    "deduct_when": "count_when=, with a function of the response or a condition such as 'status >= 400'",
+    "override_defaults": "replaces_default=True",
+    "methods": "match=, such as match='POST'",
+    "method": "match=, such as match='POST'",
+    "per_method": "by='method' beside other sources, or one limit for each method with match='POST'",
+    "error_message": "message=",
+    "block": "mode='shadow' for a limit that only reports",
+    "rate": "the limit first, such as '5/minute'",
+    "group": "name=, which all limits that share a counter have",
+    "scope_name": "name=, which all limits that share a counter have",
+}
 
 
 class RouteLimit:
     """``limit`` for each client of a route, with the words of a rule beside it; mistakes raise at once.
 
-    ``by`` and ``cost`` may be functions of whatever the framework calls a request.  ``settings`` are those of a rules
-    file, in place of the policy's own: ``{"trusted_proxies": [...]}``.  With a ``store``, a ``clock`` or a store in the
-    settings, the limit counts there; else on the store of the application's policy.
+    ``limit``, ``by`` and ``cost`` may be functions of whatever the framework calls a request.  ``exempt_when`` is one
+    that says whether a request is exempt.  ``count_when`` says which responses count: ``"status >= 400"``, or a
+    function of the response.  ``on_breach`` is called with the verdict of each refusal.
+
+    ``settings`` are those of a rules file, in place of the policy's own: ``{"trusted_proxies": [...]}``.  With a
+    ``store``, a ``clock`` or a store in the settings, the limit counts there; else on the store of the application's
+    policy.
     """
 
     def __init__(
@@ -46,14 +106,22 @@ class RouteLimit:
         limit: Limits,
         *,
         by: str | Callable[..., Any] | None = None,
-        cost: Any = 1,
+        cost: int | str | Mapping[str, Any] | Callable[..., Any] = 1,
         name: str | None = None,
+        exempt_when: Callable[..., Any] | None = None,
+        count_when: str | Callable[[Any], bool] | None = None,
+        on_breach: Callable[[HttpVerdict], Any] | None = None,
+        replaces_default: bool = False,
         store: str | Store | None = None,
         clock: Clock | None = None,
         settings: Mapping[str, Any] | None = None,
         space: str | None = None,
-        **rule: Any,
+        **words: Unpack[RuleWords],
     ) -> None:
+        rule: dict[str, Any] = dict(words)
+        for word, advice in OTHER_NAMES.items():
+            if word in rule:
+                raise InvalidInput(f"limit: expected another word for {word!r}. Write {advice}.")
         for word in OTHER_NAMES_OF_BY:
             if word in rule:
                 raise InvalidInput(
@@ -67,10 +135,27 @@ class RouteLimit:
             )
         self.by = by if callable(by) else None
         self.cost = cost if callable(cost) else None
-        self.takes_request = {word: takes_one(each) for word, each in ((SUBJECT, self.by), (COST, self.cost))}
+        self.limit = limit if callable(limit) else None
+        for word, function in (("exempt_when", exempt_when), ("on_breach", on_breach)):
+            if function is not None and not callable(function):
+                raise InvalidInput(f"limit: expected a function as {word}, got {shown(function)}.")
+        self.exempt_when = exempt_when
+        self.on_breach = on_breach
+        self.counts_responses = count_when is not None
+        self.replaces_default = replaces_default
+        self.functions = [
+            (fact, function, takes_one(function))
+            for fact, function in ((SUBJECT, self.by), (COST, self.cost), (LIMIT, self.limit))
+            if function is not None
+        ]
+        if exempt_when is not None:
+            rule["exempt"] = [*rule.get("exempt", ()), lambda request: request.facts[EXEMPT]]
+        if count_when is not None:
+            rule["count_when"] = count_when
         source = f"app:{SUBJECT}" if callable(by) else "ip" if by is None else by
         text = default_name(limit, rule.get("algorithm"))
-        rule |= {"name": name or ("tiers" if isinstance(limit, dict) else shortened(text)), "limit": rule_text(limit)}
+        kind = "tiers" if isinstance(limit, dict) else "computed" if callable(limit) else shortened(text)
+        rule |= {"name": name or kind, "limit": rule_text(limit)}
         rule["by"] = source if name else ["route", source]
         rule["cost"] = (lambda request: request.facts[COST]) if callable(cost) else cost
         self.is_leased = is_leased(limit)
@@ -124,26 +209,44 @@ class RouteLimit:
         return Policy(settings, sinks=() if main is None else main.sinks, host=self.alone or main)
 
     def expect_plain_functions(self, view: str) -> None:
-        """Raise if ``by`` or ``cost`` is async: a sync view cannot await it."""
-        for word, function in (("by", self.by), ("cost", self.cost)):
+        """Raise if one of the functions is async: a sync view cannot await it."""
+        functions = {
+            "by": self.by,
+            "cost": self.cost,
+            "limit": self.limit,
+            "exempt_when": self.exempt_when,
+            "on_breach": self.on_breach,
+        }
+        for word, function in functions.items():
             if inspect.iscoroutinefunction(function):
                 raise InvalidInput(f"{view}: expected a plain function as {word}, got an async one. Nothing awaits it.")
 
     def facts(self, verified: Mapping[str, Any] | None, request: Any) -> dict[str, Any]:
-        """Add what ``by`` and ``cost`` return for ``request`` to the facts that the application verified."""
+        """Add what the functions return for ``request`` to the facts that the application verified."""
         facts = dict(verified or {})
-        for name, function in ((SUBJECT, self.by), (COST, self.cost)):
-            if function is not None:
-                facts[name] = function(request) if self.takes_request[name] else function()
+        if self.exempt_when is not None:
+            facts[EXEMPT] = call(self.exempt_when, request)
+            if facts[EXEMPT] is True:
+                return facts  # the other functions need not know such a request
+        for fact, function, takes_request in self.functions:
+            facts[fact] = function(request) if takes_request else function()
         return facts
 
     async def afacts(self, verified: Mapping[str, Any] | None, request: Any) -> dict[str, Any]:
         """``facts`` for an event loop: the functions may be async."""
         facts = self.facts(verified, request)
-        for name in (SUBJECT, COST):
-            if inspect.isawaitable(facts.get(name)):
-                facts[name] = await facts[name]
+        for fact in (EXEMPT, SUBJECT, COST, LIMIT):
+            if inspect.isawaitable(facts.get(fact)):
+                facts[fact] = await facts[fact]
         return facts
+
+    def breach(self, verdict: HttpVerdict) -> Any:
+        """What ``on_breach`` returns for a refusal: None, or the framework's answer to it."""
+        return self.on_breach(verdict) if self.on_breach is not None else None
+
+
+def call(function: Callable[..., Any], request: Any) -> Any:
+    return function(request) if takes_one(function) else function()
 
 
 def takes_one(function: Callable[..., Any] | None) -> bool:
@@ -164,8 +267,7 @@ def identity_of(text: str, by: object, rule: Mapping[str, Any]) -> str:
     The route is a part of every key.
     """
     if callable(by):
-        named = by if hasattr(by, "__qualname__") else type(by)
-        by = f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+        by = name_of_function(by).replace(":", ".", 1)
     words = {"by": by, "match": rule.get("match"), "host": rule.get("host")}
     return text + "".join([f" {word} {value}" for word, value in words.items() if value is not None])
 
@@ -209,23 +311,32 @@ def at_route(error: InvalidRules, name: str) -> InvalidRules:
 
 
 def is_leased(limit: Limits) -> bool:
-    """Whether the limit, or that of one tier, is held until the response is done: ``"3 concurrent"``."""
+    """Whether the limit, or that of one tier, is held until the response is done: ``"3 concurrent"``.
+
+    A function may return such a limit.
+    """
+    if callable(limit):
+        return True
     value = rule_text(limit)
     texts = [value] if isinstance(value, str) else list(value.values()) if isinstance(value, dict) else value
     return any(isinstance(text, str) and "concurrent" in text for text in texts)
 
 
 def rule_text(limit: Limits) -> Any:
-    """The limit as a rules file spells it: a text, a list of texts, or a table by tier."""
+    """The limit as a rules file spells it: a text, a list of texts, or a table by tier; or a function."""
+    if callable(limit):
+        return lambda request: request.facts[LIMIT]
     if isinstance(limit, dict):
         return limit
     if not isinstance(limit, (list, tuple)):
-        return limit if isinstance(limit, str) else str(parse_limits(limit))
+        return limit if isinstance(limit, str) else str(parse_rule_limits(limit, None))
     return [part if isinstance(part, str) else str(Limit.parse(part)) for part in limit]
 
 
 def default_name(limit: Limits, algorithm: str | None) -> str:
-    """The text of a limit."""
+    """The text of a limit, or the name of its function."""
+    if callable(limit):
+        return f"function {name_of_function(limit)}"
     if not isinstance(limit, dict):
-        return str(parse_limits(rule_text(limit), algorithm))
+        return str(parse_rule_limits(rule_text(limit), algorithm))
     return "tiers " + ", ".join([f"{tier} {shown(text, 200)}" for tier, text in limit.items()])

@@ -15,11 +15,13 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.adapters import expect_facts, policy_of
+from ratekeeper.adapters import TeachingConstructor, expect_facts, policy_of
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
-from ratekeeper.errors import shown
+from ratekeeper.errors import LimitExceeded, shown
 from ratekeeper.identity.request import Request
+from ratekeeper.rules.condition import ResponseHead
+from ratekeeper.rules.exceeded import exceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,7 +44,7 @@ log = logging.getLogger("ratekeeper")
 JOINING = ("WSGIServer/", "Cheroot/")
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(TeachingConstructor):
     """Ask a policy before each request, or one ``limit`` for each client: ``limit="100/minute"``.
 
     ``facts`` is a function of the environ that returns what the application has verified, as a dictionary.
@@ -76,16 +78,24 @@ class RateLimitMiddleware:
             return refuse(verdict, limits, environ, start_response)
 
         def start_with_headers(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            if limits.reserves:
+                status_code = int(status[:3])
+                present = {name.lower(): value for name, value in headers}
+                limits.settle(status_code, ResponseHead(status_code, present))
             headers = [*headers, *limits.headers_beside({name.lower() for name, _ in headers})]
             return start_response(status, headers, exc_info) if exc_info else start_response(status, headers)
 
-        if not self.policy.leases:
-            return self._app(environ, start_with_headers)
         try:
-            return LeasedBody(self._app(environ, start_with_headers), limits)
+            response = self._app(environ, start_with_headers)
+        except LimitExceeded as error:
+            limits.release()
+            limits.refuse(exceeded(error, request, self.policy))
+            return refuse(limits.verdict, limits, environ, start_response)  # type: ignore[arg-type]
         except BaseException:
+            limits.settle(500, ResponseHead(500, {}))  # what the server in front answers
             limits.release()
             raise
+        return LeasedBody(response, limits) if self.policy.leases else response
 
     def _look_for_unreachable_rules(self) -> None:
         """Log the rules that no route of Flask can match: at the first request, and after each reload."""

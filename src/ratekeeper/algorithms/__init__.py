@@ -27,17 +27,30 @@ from os import register_at_fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
+    from typing import Literal
 
-ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra")
+    Algorithm = Literal[
+        "fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra",
+        "calendar_window", "first_use_window", "concurrency",
+    ]  # fmt: skip
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    "fixed_window",
+    "sliding_log",
+    "sliding_window",
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+)
 
 # Fixed windows that start elsewhere than at multiples of their period: chosen by `calendar` and `first-use`.
-WINDOWS = ("calendar_window", "first_use_window")
+WINDOWS: tuple[Algorithm, ...] = ("calendar_window", "first_use_window")
 
 # All that a limit may name.  `concurrency` is apart from the others, because its leases are given back.
-RULES = (*ALGORITHMS, *WINDOWS, "concurrency")
+RULES: tuple[Algorithm, ...] = (*ALGORITHMS, *WINDOWS, "concurrency")
 
 # These hold `burst` and drain at a constant rate; the others count what was admitted in a window.
-BUCKETS = frozenset({"token_bucket", "leaky_bucket", "gcra"})
+BUCKETS: frozenset[Algorithm] = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 
 
 # Without this lock, a child forked while another thread imports a rule would wait for that thread for ever.

@@ -42,7 +42,7 @@ def trial(
     from ratekeeper.limiter import Limiter
 
     with report_errors(as_json):
-        limiter = Limiter(limit, algorithm=algorithm, store=store, name="try")
+        limiter = Limiter(limit, algorithm=algorithm, store=store, name="try")  # type: ignore[arg-type]
         print_result = print_decision_json if as_json else print_decision
         if calls:
             for _ in range(calls):

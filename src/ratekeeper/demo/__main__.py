@@ -22,6 +22,7 @@ from ratekeeper.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ratekeeper.algorithms import Algorithm
     from ratekeeper.clock import Clock
 
 LIMIT = "10/second"
@@ -48,7 +49,7 @@ class AdmittedCall(NamedTuple):
 class DemoLane:
     """One algorithm and its decisions so far; instants are microseconds since the start."""
 
-    def __init__(self, name: str, clock: Clock, started_at: int) -> None:
+    def __init__(self, name: Algorithm, clock: Clock, started_at: int) -> None:
         self.name = name
         self.limiter = Limiter(LIMIT, algorithm=name, clock=clock)
         self.started_at = started_at

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from ratekeeper.errors import InvalidInput
 from ratekeeper.event_loop import is_cancellation_of_trio, run_on_loop, running_loop, shielded
-from ratekeeper.flow.effects import Ask, Sleep
+from ratekeeper.flow.effects import Ask, Await, Sleep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def drive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue) -> T:
             elif effect.__class__ is Sleep:
                 outcome = None
                 clock.sleep(effect.micros)
+            elif effect.__class__ is Await:
+                getattr(effect.result, "close", int)()  # else Python warns that it was never awaited
+                raise InvalidInput(
+                    "limit: expected a plain function, as nothing can be awaited here, got an async one."
+                )
             else:
                 outcome = wait_turn(effect, clock, queue)
             step = flow.send
@@ -61,6 +67,8 @@ async def adrive(flow: Flow[T], store: Store, clock: Clock, queue: WaitQueue, th
             elif effect.__class__ is Sleep:
                 outcome = None
                 await clock.asleep(effect.micros)
+            elif effect.__class__ is Await:
+                outcome = await effect.result
             else:
                 outcome = await await_turn(effect, clock, queue)
             step = flow.send

@@ -1,6 +1,6 @@
-"""The effects that a flow yields.  A flow is a generator: it yields ``Ask`` (the store), ``Sleep`` or ``Turn``, is sent
-each outcome, and returns the answer.  ``drive.py`` runs flows for threads and for event loops, so a flow is written
-once for both, and a test can run it with neither.
+"""The effects that a flow yields.  A flow is a generator: it yields ``Ask`` (the store), ``Sleep``, ``Turn`` or
+``Await``, is sent each outcome, and returns the answer.  ``drive.py`` runs flows for threads and for event loops, so a
+flow is written once for both, and a test can run it with neither.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Awaitable, Generator
     from typing import Any, TypeVar
 
     from ratekeeper.flow.queue import Waiter
@@ -34,6 +34,15 @@ class Sleep:
 
     def __init__(self, micros: int) -> None:
         self.micros = micros
+
+
+class Await:
+    """Await what a function of the application returned; its result is sent back.  Threads cannot."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Awaitable[Any]) -> None:
+        self.result = result
 
 
 class Turn:

@@ -20,7 +20,7 @@ from ratekeeper.decision import weight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ratekeeper.decision import Decision
     from ratekeeper.limit import Limit
@@ -62,7 +62,7 @@ class LimitLabel:
         self.name = rule.name if alone else f"{rule.name}-{period}"
         self.item = quoted(self.name)
         self.capacity = limit.capacity
-        self.weight = 1 / limit.capacity
+        self.weight = 1 / (limit.capacity or 1)
         self.count = min(LARGEST, limit.count * seconds * SECOND // limit.micros)  # in whole seconds
         self.seconds = seconds
         self.rate = limit.count  # calls in a period
@@ -168,7 +168,10 @@ def window_parameters(label: LimitLabel, left: int, reset: float) -> bytes:
     if label.window:
         return b"%d%b" % (ceil(reset) or label.seconds, precise(ceil(reset * 1000)))
     left = left or 1  # with nothing left, the time in which one comes back
-    return b"%d%b" % (-(-left * label.seconds // label.count), precise(-(-left * label.period // (label.rate * 1000))))
+    return b"%d%b" % (
+        -(-left * label.seconds // (label.count or 1)),
+        precise(-(-left * label.period // ((label.rate or 1) * 1000))),
+    )
 
 
 def precise(millis: int) -> bytes:
@@ -218,6 +221,35 @@ DIALECTS: dict[str, Dialect] = {
     "draft-6": draft_6,
     "draft-3": draft_3,
 }
+HEADER_WORDS = {  # what a header field with a name of the application's own may tell
+    "limit": "The most that can pass at once.",
+    "remaining": "What is left of it.",
+    "reset": "When the full limit is available again, in Unix seconds.",
+    "reset_after": "In how many seconds the full limit is available again.",
+    "retry_after": "In how many seconds to try again, beside Retry-After; on refusals only.",
+    "policy": "The name of the rule that is closest to refusing.",
+}
+
+
+def renamed_fields(names: Mapping[str, str]) -> Dialect:
+    """A dialect with names of the application's own, by the words above."""
+    named = {word: name.lower().encode("latin-1") for word, name in names.items()}
+
+    def fields(label: LimitLabel, left: int, reset: float, wait: int, millis: int, limits: Limits) -> list[Field]:
+        values = {
+            "limit": label.capacity,
+            "remaining": left,
+            "reset": ceil(time() + max(reset, wait)),
+            "reset_after": max(wait, ceil(reset)),
+            "retry_after": wait,
+        }
+        written = [(word, b"%d" % value) for word, value in values.items() if value or word != "retry_after"]
+        written.append(("policy", label.item))
+        return [(named[word], value) for word, value in written if word in named]
+
+    return fields
+
+
 EXPOSED = (
     b"Retry-After, RateLimit, RateLimit-Policy, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, "
     b"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Warning"

@@ -12,16 +12,17 @@ from time import time
 from typing import TYPE_CHECKING
 
 from ratekeeper.decision import Verdict
-from ratekeeper.http.headers import EXPOSED, JSON, NO_STORE, binding, field_text, warning
+from ratekeeper.http.headers import JSON, NO_STORE, binding, field_text, warning
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from ratekeeper.check import Check
     from ratekeeper.decision import Decision
     from ratekeeper.http.headers import Field, LimitLabel, TextField
     from ratekeeper.identity.request import Request
-    from ratekeeper.rules.counter import TierLimit
+    from ratekeeper.rules.counter import PendingCheck, TierLimit
     from ratekeeper.rules.rule import Rule
     from ratekeeper.rules.settings import Response
 
@@ -49,7 +50,7 @@ MEDIA = {
 class VerdictNotes:
     """Details that only some verdicts carry: grace, shadow results, what was taken, why a request was blocked."""
 
-    __slots__ = ("blocked_for", "graced", "refuser", "shadow", "taken", "unenforced")
+    __slots__ = ("blocked_for", "graced", "refuser", "reserved", "shadow", "taken", "unenforced")
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class VerdictNotes:
         taken: tuple[tuple[TierLimit, Check], ...] = (),
         refuser: Rule | None = None,
         blocked_for: float = 0.0,
+        reserved: tuple[PendingCheck, ...] = (),
     ) -> None:
         self.graced = graced  # rules that would have refused the request, but had grace left
         self.shadow = shadow  # rules that would have refused the request if they were enforced
@@ -67,6 +69,7 @@ class VerdictNotes:
         self.taken = taken  # the check of each rule, if it cannot be made again from the request: leases, functions
         self.refuser = refuser  # the rule that refused the request without a limit's decision
         self.blocked_for = blocked_for  # seconds
+        self.reserved = reserved  # what is given back if the response does not count
 
 
 NO_NOTES = VerdictNotes()
@@ -116,6 +119,16 @@ class HttpVerdict(Verdict):
                 else:
                     limits.extend(zip(entry.labels, decision.parts(), strict=True))
         return self._limits
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit refused the request, or would have: by grace or in shadow it went on."""
+        return self.reason in ("limit", "blocked") or bool(self.notes.graced or self.notes.shadow)
+
+    def replace_decisions(self, decisions: Mapping[TierLimit, Decision]) -> None:
+        """Show other decisions from now on: those after something was given back."""
+        self.answers = tuple([(entry, decisions.get(entry, decision)) for entry, decision in self.answers])
+        self._limits = self._headers = None
 
     @property
     def decisions(self) -> tuple[Decision, ...]:  # type: ignore[override]
@@ -265,7 +278,7 @@ class HttpVerdict(Verdict):
             return []
         if not (origin.isascii() and origin.isprintable()):  # not an origin, and unsafe to send back
             return []
-        fields = [(b"access-control-expose-headers", EXPOSED)]
+        fields = [(b"access-control-expose-headers", self.response.exposed)]
         if not self.allowed:
             fields += [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
             if "*" not in self.response.cors:
@@ -336,6 +349,8 @@ class HttpVerdict(Verdict):
             return template.format(retry_after=wait, limit=capacity, rule=rule.name if rule is not None else "")
         if status != 429:
             return TITLES[status][1]
+        if refusing is not None and not refusing[0].capacity:
+            return "Too many requests: the limit is 0."
         if not wait:
             return "Too many requests: this one is larger than the limit allows at any time."
         return f"Too many requests. Try again in {wait} second{'s' if wait != 1 else ''}."

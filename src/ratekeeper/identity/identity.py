@@ -76,7 +76,7 @@ class Identity:
         self.tokens = tokens
         self.sources = frozenset([*user, *tier_from])
         self._api_keys = api_keys  # by the SHA-256 of the key in hex; None: every key is believed
-        self._functions = functions or {}
+        self._functions = {} if functions is None else functions  # a rule that is read later may import more
         self._digests: dict[str, str] = {}
         self.user_sources = [(source, self.source(source)) for source in user]
         self._key_readers = [self._raw_source(source) for source in api_key]

@@ -133,6 +133,11 @@ def log_warnings(policy: Policy, fact_names: set[str]) -> list[str]:
     """Name the rules that need something that the log does not have; ``fact_names`` are the facts that it has."""
     leased = [rule.name for rule in policy.rules if any(limit.is_leased for limit in rule.limits.values())]
     lines = [f"{name} limits concurrency; a log has no durations, so this rule refused nothing." for name in leased]
+    lines += [
+        f"{rule.name} counts when {rule.count_when.text}; replay does not read responses, so each request counted."
+        for rule in policy.rules
+        if rule.count_when is not None
+    ]
     for rule in policy.rules:
         for part in rule.by:
             sources = (
@@ -217,7 +222,7 @@ def most_requests_first(client: ClientOutcome) -> tuple[int, str]:
 def rule_outcome(policy: Policy, counts: ReplayCounts, name: str) -> RuleOutcome:
     rule_counts = counts.rules[name]
     rule = next((rule for rule in policy.rules if rule.name == name), None)
-    limits = [f"{tier}: {limit}" if tier else str(limit) for tier, limit in rule.limits.items()] if rule else []
+    limits = [f"{tier}: {limit}" if tier else limit for tier, limit in rule.limit_texts.items()] if rule else []
     return RuleOutcome(
         rule=name,
         limit="; ".join(limits) or "none",

@@ -178,7 +178,7 @@ def convert(limit: Limit, name: str) -> Limit:
     """Return the limit with another algorithm; one that has no burst loses it."""
     burst = limit.burst if name in BUCKETS else None
     slices = limit.slices if name == "sliding_window" else 1
-    return Limit(limit.count, format_period(limit.micros), burst=burst, algorithm=name, slices=slices)
+    return Limit(limit.count, format_period(limit.micros), burst=burst, algorithm=name, slices=slices)  # type: ignore[arg-type]
 
 
 class PreparedCalls:

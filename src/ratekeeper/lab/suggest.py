@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.errors import InvalidLimit
@@ -124,8 +124,9 @@ def scaled(limit: Limit, count: int) -> Limit:
     burst = None
     if limit.algorithm in BUCKETS:
         burst = count if limit.burst == limit.count else max(1, -(-limit.burst * count // limit.count))
+    algorithm: Any = limit.algorithm
     return Limit(
-        count, limit.period_name, burst=burst, algorithm=limit.algorithm, slices=limit.slices, timezone=limit.timezone
+        count, limit.period_name, burst=burst, algorithm=algorithm, slices=limit.slices, timezone=limit.timezone
     )
 
 

@@ -227,6 +227,18 @@ class Budget:
     ``key`` is what is counted, by default all callers together; ``parent`` is the budget that contains this one.
     """
 
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *arguments, **options):
+            """Refuse positional arguments, with the right spelling."""
+            if arguments:
+                raise InvalidInput(
+                    f"{cls.__name__}: expected a limit for each unit by its name, got "
+                    f"{len(arguments)} positional argument{'s' if len(arguments) > 1 else ''}. "
+                    f"Write for example {cls.__name__}(requests='60/minute', tokens='10000/minute')."
+                )
+            return object.__new__(cls)
+
     def __init__(
         self,
         *,
@@ -286,6 +298,9 @@ class BudgetReservation(UnitReservation):
 
 class AsyncBudget:
     """Budget for an event loop: the same methods, to be awaited."""
+
+    if not TYPE_CHECKING:
+        __new__ = Budget.__new__
 
     def __init__(
         self,

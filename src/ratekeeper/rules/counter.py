@@ -6,15 +6,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ratekeeper.check import Check, to_cost
-from ratekeeper.errors import InvalidCost
+from ratekeeper.errors import InvalidCost, InvalidInput, InvalidLimit
 from ratekeeper.http.headers import LimitLabel
 from ratekeeper.identity.identity import Caller, Identity, key_of, written
 from ratekeeper.keys import LONGEST, encode
 from ratekeeper.limit import Limit, LimitSet
+from ratekeeper.rules.closed import is_closed
 from ratekeeper.rules.rule import ANY_TIER, Exempt, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from ratekeeper.decision import Decision
     from ratekeeper.identity.request import Request
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 BLOCKED = "#blocked"
 REFUSED = "#refused"
 GRACED = "#graced"
+MOST_COMPUTED = 256  # different limits that the function of one rule has returned
 
 
 class TierLimit:
     """The limit of one tier, or of every tier, with the labels that headers show for it."""
 
-    __slots__ = ("counter", "is_unlimited", "labels", "limit", "plain")
+    __slots__ = ("counter", "is_closed", "is_unlimited", "labels", "limit", "plain")
 
     def __init__(self, counter: RuleCounter, limit: Limit | LimitSet) -> None:
         rule, parts = counter.rule, limit.parts
@@ -42,6 +45,7 @@ class TierLimit:
         # The label, if the usual header fields can be written from it alone: two thirds of the cost of headers.
         self.plain = label if has_usual_headers and not label.window and not label.leased else None
         self.is_unlimited = isinstance(limit, Limit) and limit.is_unlimited
+        self.is_closed = is_closed(limit)
 
 
 class RuleCounter:
@@ -50,6 +54,7 @@ class RuleCounter:
     __slots__ = (
         "block",
         "by_tier",
+        "computed",
         "constant",
         "default",
         "entries",
@@ -75,7 +80,9 @@ class RuleCounter:
         self.entries = {tier: TierLimit(self, limit) for tier, limit in rule.limits.items()}
         self.by_tier = rule.by_tier
         self.default = self.entries.get(ANY_TIER) or self.entries.get(rule.tier_default)
-        self.constant = rule.cost.constant if not rule.cost.source else 0  # 0: the cost depends on the request
+        self.computed: dict[Any, TierLimit] = {}  # by what the rule's function returned, the last used last
+        # 0: the cost depends on the request, or the rule only looks.
+        self.constant = rule.cost.constant if not rule.cost.source else 0
         self.exempt = [exempt for exempt in (exempt_everywhere, rule.exempt) if exempt]
         self.block = self.refusals = None
         if rule.penalty is not None:
@@ -97,6 +104,8 @@ class RuleCounter:
         rule = self.rule
         depends_on_request = bool(self.exempt) or rule.allow_from is not None or not self.constant or not self.entries
         depends_on_request |= any(callable(source) for source in rule.by)
+        is_closed_to_some = any(entry.is_closed for entry in self.entries.values())
+        depends_on_request = depends_on_request or rule.count_when is not None or is_closed_to_some
         if depends_on_request or self.is_shadow:
             return not depends_on_request
         has_consequences = (
@@ -107,7 +116,9 @@ class RuleCounter:
 
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
         """Each space that the rule counts in, with its limit there."""
-        for entry in self.entries.values():
+        for entry in [*self.entries.values(), *list(self.computed.values())]:
+            if entry.is_closed:
+                continue
             yield self.space, entry.limit
             if self.rule.grace:
                 yield self.space + GRACED, self.grace_limit(entry.limit)
@@ -116,11 +127,48 @@ class RuleCounter:
                 yield self.space + suffix, limit
 
     def entry(self, caller: Caller) -> TierLimit | None:
-        """The limit of the caller's tier; None if the rule limits nothing."""
+        """The limit of the caller's tier, or what the rule's function returns; None if the rule limits nothing."""
+        if self.rule.limit_function is not None:
+            return self.computed_entry(self.rule.limit_function(caller.request))
         return self.entries.get(caller.tier, self.default) if self.by_tier else self.default
+
+    def computed_entry(self, value: Any) -> TierLimit:
+        """The limit that the rule's function returned, parsed once."""
+        result = tuple(value) if isinstance(value, list) else value
+        try:
+            entry = self.computed.get(result)
+        except TypeError:  # nothing that could be a limit
+            entry = None
+        if entry is None:
+            entry = self.computed[result] = TierLimit(self, self.parse_computed(value))
+            if len(self.computed) > MOST_COMPUTED:
+                self.forget_oldest()
+        elif len(self.computed) > MOST_COMPUTED // 2:
+            self.computed.pop(result, None)  # it moves to the end, so that the ones in use are kept
+            self.computed[result] = entry
+        return entry
+
+    def parse_computed(self, value: Any) -> Limit | LimitSet:
+        limit = self.rule.limit_function.parse(value)  # type: ignore[union-attr]
+        if limit.is_leased and (self.rule.counts == "messages" or self.is_shadow or self.rule.enforce_percent < 100):
+            raise InvalidLimit(
+                f"{self.rule.limit_function}: expected a limit per time, got '{limit}', "
+                "which only an enforced rule that counts requests can hold."
+            )
+        return limit
+
+    def forget_oldest(self) -> None:
+        """Drop the limit that was used least recently, and its states unless another limit reads them."""
+        oldest = self.computed.pop(next(iter(self.computed))).limit
+        layouts = {entry.limit.layout for entry in self.computed.values()}
+        if oldest.layout not in layouts and not is_closed(oldest):
+            self.store.release(self.space, oldest)
 
     def is_exempt(self, caller: Caller) -> bool:
         for exempt in self.exempt:
+            for function in exempt.functions:
+                if expect_answer(function(caller.request)):
+                    return True
             if exempt.networks and caller.client_address.address in exempt.networks:
                 return True
             if exempt.users and written(caller.user) in exempt.users:
@@ -162,6 +210,11 @@ class PendingCheck:
         self.entry = entry
         self.check = check
 
+    @property
+    def is_reserved(self) -> bool:
+        """Whether it took something that the response may give back."""
+        return self.counter.rule.count_when is not None and self.decision.allowed
+
     def beside(self, suffix: str, limit: Limit) -> Check:
         """A check of the same subject in another space of the rule: of blocks, refusals or grace.
 
@@ -170,8 +223,16 @@ class PendingCheck:
         return Check(self.counter.space + suffix, self.check.key, limit, 1, "local")
 
 
+def expect_answer(answer: Any) -> bool:
+    """Whether a function said that the request is exempt."""
+    if hasattr(answer, "__await__"):
+        getattr(answer, "close", int)()  # else Python warns that it was never awaited
+        raise InvalidInput("exempt: expected a plain function of the request, got an async one. Nothing awaits it.")
+    return bool(answer)
+
+
 def cost_of(rule: Rule, request: Request) -> int:
-    """The cost of ``request``; InvalidCost if the request states one that is no whole number."""
+    """The cost of ``request``, 0 if it only looks; InvalidCost if the request states one that is no whole number."""
     cost = rule.cost
     if not cost.source:
         return cost.constant
@@ -187,6 +248,8 @@ def cost_of(rule: Rule, request: Request) -> int:
         stated = cost.function(request)  # type: ignore[misc]
     if stated is None:
         return cost.missing
+    if stated.__class__ is int and stated == 0 and cost.source == "function":
+        return 0
     number = -(-to_cost(stated) // cost.per)
     return number if cost.most is None else min(number, cost.most)
 

@@ -10,6 +10,9 @@
 6. A refusal counts towards the penalty of each rule that refused.
 7. Rules in shadow are decided last, each by itself and only for admitted requests, exactly as if they were enforced.
    They take from nobody and refuse nobody.
+8. Once the response is known, rules give back what they took if their ``count_when`` does not hold for it.
+
+A limit of 0 refuses before any of this.  A request with a cost of 0 only looks: no limit refuses it.
 
 ``selection.py`` has short cuts for rules that need step 4 and 7 only.
 """
@@ -22,11 +25,13 @@ from ratekeeper.check import Check
 from ratekeeper.decision import Decision
 from ratekeeper.errors import InvalidCost
 from ratekeeper.flow import settle
+from ratekeeper.flow.effects import Await
 from ratekeeper.flow.lease_renewal import named_lease, renewer_of
 from ratekeeper.http.verdict import NO_NOTES, HttpVerdict, VerdictNotes
 from ratekeeper.identity.identity import Caller
 from ratekeeper.identity.request import Request, is_preflight
 from ratekeeper.limit import UNLIMITED
+from ratekeeper.rules.closed import REFUSAL
 from ratekeeper.rules.counter import BLOCKED, GRACED, REFUSED, PendingCheck, RuleCounter, cost_of
 from ratekeeper.rules.match import Index
 from ratekeeper.rules.selection import is_denied, run, selection_of
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from ratekeeper.check import Plan
     from ratekeeper.flow.effects import Flow
     from ratekeeper.limit import Limit, LimitSet
+    from ratekeeper.rules.counter import TierLimit
     from ratekeeper.rules.rule import Rule
     from ratekeeper.rules.selection import GeneralSelection, Selection
     from ratekeeper.rules.settings import Settings
@@ -62,8 +68,11 @@ class CompiledRules:
         self.messages = index_of(settings, "messages")
         self.limits_messages = any(rule.counts == "messages" and rule.mode != "off" for rule in settings.rules)
         self.preflights_count = settings.response.count_preflights
-        self.delays = any(limit.is_queue for rule in settings.rules for limit in rule.limits.values())
-        self.leases = any(limit.is_leased for rule in settings.rules for limit in rule.limits.values())
+        limits = [limit for rule in settings.rules for limit in rule.limits.values()]
+        computes = any(rule.limit_function is not None for rule in settings.rules)  # then a limit may be of any kind
+        self.delays = computes or any(limit.is_queue for limit in limits)
+        self.leases = computes or any(limit.is_leased for limit in limits)
+        self.settles = any(rule.count_when is not None for rule in settings.rules)
         self.sources = sources_of(settings)
         self.compile_for(fleet)
 
@@ -110,6 +119,8 @@ class CompiledRules:
         caller = Caller(self.identity, request)
         enforced: list[PendingCheck] = []
         shadow: list[PendingCheck] = []
+        looks: list[PendingCheck] = []
+        closed: list[PendingCheck] = []
         for counter in selection.counters:
             rule = counter.rule
             if counter.exempt and counter.is_exempt(caller):
@@ -118,26 +129,39 @@ class CompiledRules:
                 if rule.mode == "enforce":
                     return self.verdict(request, "forbidden", [], VerdictNotes(refuser=rule))
                 continue
-            entry = counter.entry(caller)
+            if rule.limit_function is None:
+                entry = counter.entry(caller)
+            else:
+                entry = yield from self.computed_entry(counter, request)
             if entry is None or entry.is_unlimited:
                 continue
             try:
                 cost = min(UNLIMITED, cost_of(rule, request) * (selection.hits or 1))
             except InvalidCost:
                 return self.verdict(request, "cost", [], VerdictNotes(refuser=rule))
-            pending = counter.pending(entry, caller, cost)
-            if entry.limit.is_leased:
-                pending.check = named_lease(pending.check, counter.store)
-            (enforced if counter.is_enforced(pending.check.key) else shadow).append(pending)
-        blocked = yield from self.blocked(enforced)
+            pending = counter.pending(entry, caller, cost or 1)
+            is_enforced = counter.is_enforced(pending.check.key)
+            if entry.is_closed:
+                pending.decision = REFUSAL
+                (closed if is_enforced else shadow).append(pending)
+            elif not cost:
+                looks.append(pending)
+            else:
+                if entry.limit.is_leased:
+                    pending.check = named_lease(pending.check, counter.store)
+                (enforced if is_enforced else shadow).append(pending)
+        if closed:
+            yield from self.punish(closed if selection.hits else [])
+            return self.verdict(request, "limit", closed)
+        blocked = yield from self.blocked([*enforced, *looks])
         if blocked is not None:
             notes = VerdictNotes(refuser=blocked[0].counter.rule, blocked_for=blocked[1])
             return self.verdict(request, "blocked", [], notes)
+        for pending in looks if selection.hits else [*enforced, *looks]:
+            pending.decision = yield from self.ask_beside(pending, "peek", pending.check)
         if not selection.hits:
-            for pending in enforced:
-                pending.decision = yield from self.ask_beside(pending, "peek", pending.check)
             fits = all(pending.decision.allowed for pending in enforced)
-            return self.verdict(request, "" if fits else "limit", enforced)
+            return self.verdict(request, "" if fits else "limit", [*enforced, *looks] if fits else enforced)
         decisions = yield from self.commit([pending.check for pending in enforced], enforced)
         for pending, decision in zip(enforced, decisions, strict=True):
             pending.decision = decision
@@ -157,14 +181,24 @@ class CompiledRules:
                 pending.decision = refused_delay(pending)
             return self.verdict(request, "limit", enforced)
         for pending in shadow:
-            (pending.decision,) = yield from self.commit([pending.check], [pending])
+            if not pending.entry.is_closed:
+                (pending.decision,) = yield from self.commit([pending.check], [pending])
         notes = VerdictNotes(
             graced=graced,
             shadow=tuple([pending.counter.name for pending in shadow if not pending.decision.allowed]),
             unenforced=tuple([(pending.entry, pending.decision) for pending in shadow]),
             taken=tuple([(pending.entry, pending.check) for pending in enforced]),
+            reserved=tuple([each for each in (*enforced, *shadow) if each.is_reserved]),
         )
-        return self.verdict(request, "", enforced, notes)
+        return self.verdict(request, "", [*enforced, *looks], notes)
+
+    def computed_entry(self, counter: RuleCounter, request: Request) -> Flow[TierLimit]:
+        """The limit that the function of a rule returns for ``request``."""
+        function = counter.rule.limit_function
+        value = function.function(request)  # type: ignore[union-attr]
+        if function.is_async:  # type: ignore[union-attr]
+            value = yield Await(value)
+        return counter.computed_entry(value)
 
     def verdict(
         self, request: Request, why: str, decided: list[PendingCheck], notes: VerdictNotes = NO_NOTES
@@ -258,8 +292,9 @@ class CompiledRules:
             else:
                 self.instance.refund((check,), decision.at)
 
-    def give_back(self, taken: list[PendingCheck]) -> Flow[None]:
-        """Give back what an admitted request took."""
+    def give_back(self, taken: list[PendingCheck]) -> Flow[dict[TierLimit, Decision]]:
+        """Give back what an admitted request took; returns what is left of each limit, leases excepted."""
+        answers: dict[TierLimit, Decision] = {}
         for pending in taken:
             store = pending.counter.store
             if pending.check.lease:
@@ -269,9 +304,16 @@ class CompiledRules:
                 else:
                     yield from ending
             elif pending.counter.is_local or self.answers_at_once:
-                pending.counter.store.refund((pending.check,), pending.decision.at)
+                answers[pending.entry] = pending.counter.store.refund((pending.check,), pending.decision.at)[0]
             else:
-                yield from settle.give_back((pending.check,), pending.decision)
+                answers[pending.entry] = (yield from settle.give_back((pending.check,), pending.decision))[0]
+        return answers
+
+    def settle(self, verdict: HttpVerdict, status: int, response: Any) -> Flow[None]:
+        """Give back what a request took from rules whose ``count_when`` does not hold for its response."""
+        reserved, verdict.notes.reserved = verdict.notes.reserved, ()
+        uncounted = [each for each in reserved if not each.counter.rule.count_when(status, response)]  # type: ignore[misc]
+        verdict.replace_decisions((yield from self.give_back(uncounted)))
 
     def renew(self, verdict: HttpVerdict) -> Flow[None]:
         """Let the leases of an admitted request begin anew; the verdict then has the new ones."""
@@ -308,6 +350,8 @@ class CompiledRules:
             if verdict.allowed and decision.allowed:
                 counter = entry.counter  # of the rules as they were then: there may be new ones by now
                 check = checks.get(entry)
+                if check is None and not counter.constant:
+                    continue  # a look took nothing
                 if check is None:
                     caller = Caller(counter.identity, verdict.request)
                     pending = counter.pending(entry, caller, counter.constant)
@@ -350,5 +394,8 @@ def sources_of(settings: Settings) -> frozenset[str]:
     """What the rules look at; a function may look at anything, and is named ``function``."""
     sources = [source for rule in settings.rules for source in rule.by]
     sources += [source for rule in settings.rules if (source := rule.cost.function) is not None]
+    sources += ["function" for rule in settings.rules if rule.limit_function is not None]
+    sources += ["function" for exempt in [settings.exempt, *[rule.exempt for rule in settings.rules]]
+                if exempt is not None and exempt.functions]  # fmt: skip
     names = [source if isinstance(source, str) else "function" for source in [*sources, *settings.identity.sources]]
     return frozenset(["function" if name.startswith("function:") else name for name in names])

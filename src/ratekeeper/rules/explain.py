@@ -86,19 +86,29 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool, left_out: str) -> S
         return step("exempts this caller")
     if rule.allow_from is not None and caller.client_address.address not in rule.allow_from:
         return step(f"refuses with 403: allowed from {', '.join(rule.allow_from.texts) or 'nowhere'} only", True)
+    if rule.limit_function is not None and rule.limit_function.is_async and is_on_loop():
+        return step(f"{rule.limit_function} computes the limit; it is async, so nothing asks it here", True)
     entry = counter.entry(caller)
     if entry is None:
         return step("allows this address, and limits nothing", True)
     tier = f" of tier {caller.tier}" if counter.by_tier else ""
+    if rule.limit_function is not None:
+        tier = f" from {rule.limit_function}"
     if entry.is_unlimited:
-        return step(f"is unlimited for tier {caller.tier}")
+        return step(
+            f"is unlimited{tier}" if rule.limit_function is not None else f"is unlimited for tier {caller.tier}"
+        )
+    if entry.is_closed:
+        return step(f"{entry.limit}{tier}: refuses everybody{standing(rule.mode, not counter.is_shadow)}", True)
     try:
         cost = cost_of(rule, caller.request)
     except InvalidCost:
         return step("refuses with 400: the request states a cost that is not a whole number", True)
-    pending = counter.pending(entry, caller, cost)
+    pending = counter.pending(entry, caller, cost or 1)
     by = " and ".join(source if isinstance(source, str) else source.__name__ for source in rule.by)
     text = f"{entry.limit}{tier}, by {by}, cost {cost}"
+    if rule.count_when is not None:
+        text += f", counted when {rule.count_when.text}"
     if counter.store.blocking:  # explaining never waits
         return step(
             f"{text}: {standing(rule.mode, counter.is_enforced(pending.check.key))}, counted in the store", True
@@ -115,6 +125,12 @@ def step_of(counter: RuleCounter, caller: Caller, met: bool, left_out: str) -> S
     else:
         left = f"would refuse, free in {decision.retry_after:.6g} s"
     return step(f"{text}: {left}{standing(rule.mode, counter.is_enforced(pending.check.key))}", True)
+
+
+def is_on_loop() -> bool:
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
 
 
 def standing(mode: str, enforced: bool) -> str:

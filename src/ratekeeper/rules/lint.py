@@ -39,7 +39,7 @@ def on_belief(rule: Rule, rules: list[Rule], identity: Identity) -> Iterator[str
     source = identity.unverified(rule.by)
     if source == "host":  # no list of hosts would help, and a rule that is not covered has a warning of its own
         return
-    if source and rule.limits and is_covered(rule, rules):
+    if source and rule.has_limit and is_covered(rule, rules):
         yield (
             f"counts by {source!r} and accepts any value: a client that sends a new one each time is limited by "
             "the rules by ip only. List the keys you issued in [identity.api_keys]."
@@ -57,6 +57,8 @@ def about(rule: Rule) -> Iterator[str]:
     if sensitive and rule.mode == "enforce" and rule.on_store_error == "allow":
         advice = "Use on_store_error = 'deny' or 'local'."
         yield f"guards {sensitive[0]} and fails open while the store is down. {advice}"
+    if any(not limit.count for limit in limits) and not rule.by_tier:
+        yield "refuses every request, as its limit is 0. To switch the rule off, write mode = 'off'."
     for limit in limits:
         if limit.algorithm in ("gcra", "token_bucket", "leaky_bucket") and limit.burst == 1 and limit.count > 1:
             yield f"has a burst of 1: two requests at once are refused although {limit} allows more. Raise the burst."
@@ -82,7 +84,7 @@ def beside(rules: list[Rule]) -> Iterator[tuple[Rule, str]]:
                 continue
             if all(any(covers(wide, pattern) for wide in other.patterns) for pattern in rule.patterns):
                 yield rule, f"never decides anything: {other.name!r} refuses every request before it."
-    enforced = [(number, rule) for number, rule in enumerate(rules) if rule.mode == "enforce" and rule.limits]
+    enforced = [(number, rule) for number, rule in enumerate(rules) if rule.mode == "enforce" and rule.has_limit]
     bounds = [pair for pair in enforced if is_unconditional(pair[1])]
     wide = [pair for pair in bounds if any(pattern.text.endswith("/**") for pattern in pair[1].patterns)]
     alike: dict[object, list[tuple[int, Rule]]] = {}
@@ -100,7 +102,7 @@ def beside(rules: list[Rule]) -> Iterator[tuple[Rule, str]]:
 
 
 def is_unconditional(rule: Rule) -> bool:
-    return rule.enforce_percent >= 100 and not (rule.exempt or rule.exclusions or rule.is_default)
+    return rule.enforce_percent >= 100 and not (rule.exempt or rule.exclusions or rule.is_default or rule.count_when)
 
 
 def counts_at_least(wide: Rule, narrow: Rule) -> bool:

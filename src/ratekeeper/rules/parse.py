@@ -20,7 +20,10 @@ from ratekeeper.http.body import PLACEHOLDERS as BODY_PLACEHOLDERS
 from ratekeeper.identity.address import UNIX, Addresses, Networks, parse_address
 from ratekeeper.identity.identity import NAMED, PLAIN, ApiKey, Identity, source_advice
 from ratekeeper.identity.jwt import PUBLIC, SECRETS, Tokens, fetch_url
-from ratekeeper.limit import parse_limits
+from ratekeeper.rules.closed import parse_rule_limits
+from ratekeeper.rules.computed import LimitFunction, NotLoadable, load_function, name_of_function
+from ratekeeper.rules.condition import EXPECTED as CONDITION
+from ratekeeper.rules.condition import Condition
 from ratekeeper.rules.match import Pattern
 from ratekeeper.rules.rule import ANY_TIER, THIRTY_SECONDS, Cost, Exempt, Penalty, Rule
 from ratekeeper.rules.schema import BODIES, RULES
@@ -48,7 +51,7 @@ def parse(
 ) -> Settings:
     """Understand the content of a rules file.  It may name ``functions``, and files relative to ``folder``."""
     root = Place(f"{name}: ", locate=getattr(content, "locate", None))
-    content = dict(content)
+    content = with_modes(content)
     functions = functions or {}
     if not (isinstance(functions, Mapping) and all(callable(function) for function in functions.values())):
         raise InvalidInput(f"functions: expected a dictionary of functions by their names, got {shown(functions)}.")
@@ -79,13 +82,23 @@ def parse(
     )
 
 
+def with_modes(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content, where YAML's ``mode: off``, which is False, is the mode that was written."""
+    copied, rules = dict(content), content.get("rules")
+    if isinstance(rules, (list, tuple)):
+        copied["rules"] = [
+            {**rule, "mode": "off"} if isinstance(rule, dict) and rule.get("mode") is False else rule for rule in rules
+        ]
+    return copied
+
+
 class RulesParser:
     """Reads content that the schema allows; some settings depend on others, which are kept here."""
 
     def __init__(self, root: Place, content: dict[str, Any], functions: Functions, folder: Path) -> None:
         self.root = root
         self.content = content
-        self.functions = functions
+        self.functions = dict(functions)  # those that were given, and those that were imported
         self.folder = folder
         self.warnings: list[str] = []
         self.tiers: dict[str, Any] | None = content.get("tiers")
@@ -220,10 +233,24 @@ class RulesParser:
                 here.refuse(f"one of {', '.join(words)}", source, source_advice(source, unnamed, named))
             if kind == "header" and not HEADER.fullmatch(name):
                 here.refuse("the name of a header behind 'header:'", source)
-            if kind == "function" and name not in self.functions:
-                here.refuse(f"a function that was given ({', '.join(self.functions) or 'none was'})", source,
-                            "Pass it: Policy.load(path, functions={...}).")  # fmt: skip
+            if kind == "function":
+                self.expect_function(here, source)
         return sources
+
+    def expect_function(self, place: Place, source: str) -> Callable[..., Any]:
+        """The function ``function:NAME``, which was given, or ``function:MODULE:NAME``, which is imported once."""
+        name = source.removeprefix("function:")
+        if name in self.functions:
+            return self.functions[name]
+        if ":" not in name:
+            place.refuse(f"a function that was given ({', '.join(self.functions) or 'none was'})", source,
+                         "Pass it: Policy.load(path, functions={...}); or name its module: "
+                         "'function:MODULE:NAME'.")  # fmt: skip
+        try:
+            function = self.functions[name] = load_function(name)
+        except NotLoadable as error:
+            place.refuse("a function that can be imported", source, str(error))
+        return function
 
     def networks(self, place: Place, texts: Sequence[str], *, trust: bool = False) -> Networks:
         for number, text in enumerate(texts):
@@ -245,17 +272,23 @@ class RulesParser:
 
     def exempt(self, place: Place, texts: Sequence[str]) -> Exempt:
         paths = []
+        functions: list[Any] = [text for text in texts if callable(text)]
         for number, text in enumerate(texts):
+            if callable(text):
+                continue
+            if text.startswith("function:"):
+                functions.append(self.expect_function(place.key(number), text))
             if text in ("user:", "tier:"):
                 place.key(number).refuse(f"a name behind {text!r}", text)
             if text.startswith("/") or " /" in text:
                 self.pattern(place.key(number), text)
                 paths.append(Pattern(text, exact=True))
+        texts = [text for text in texts if not (callable(text) or text.startswith("function:"))]
         users = frozenset(text[5:] for text in texts if text.startswith("user:"))
         tiers = frozenset(text[5:] for text in texts if text.startswith("tier:"))
         others = [text for text in texts if not text.startswith(("user:", "tier:", "/")) and " /" not in text]
         users = frozenset("user:" + user for user in users)
-        return Exempt(self.networks(place, others), users, tiers, tuple(paths))
+        return Exempt(self.networks(place, others), users, tiers, tuple(paths), tuple(functions))
 
     def micros(self, place: Place, value: str | float) -> int:
         try:
@@ -279,8 +312,10 @@ class RulesParser:
             if not callable(body):
                 self.sources(place.key("body"), body, ("function",), (*BODIES, *PRESETS))
             body, render = "json", body if callable(body) else self.functions[body.partition(":")[2]]
+        headers = table.get("headers", Response.headers)
         return Response(
-            headers=tuple(table.get("headers", Response.headers)),
+            headers=() if isinstance(headers, dict) else tuple(headers),
+            header_names=headers if isinstance(headers, dict) else {},
             body=body,
             render=render,
             jitter=self.micros(place.key("jitter"), table.get("jitter", 0)),
@@ -336,6 +371,10 @@ class RulesParser:
     def leases(self, place: Place, table: dict[str, Any], limits: dict[str, Limit | LimitSet]) -> None:
         """Refuse leases that no response would give back: of messages, and of rules that are not enforced."""
         leased = [limit for limit in limits.values() if limit.is_leased]
+        if leased and "count_when" in table:
+            place.key("count_when").refuse(
+                f"a limit per time, as a lease of '{leased[0]}' ends with the response", table["count_when"]
+            )
         if leased and table.get("counts") == "messages":
             place.key("counts").refuse(f"'requests' with '{leased[0]}'", "messages", "A message holds no lease.")
         if leased and (table.get("mode") == "shadow" or table.get("enforce_percent", 100) != 100):
@@ -359,10 +398,12 @@ class RulesParser:
             attempt(place.key("allow_from").refuse, "a rule that counts requests", None, message)
         if "message" in table:
             attempt(self.message, place.key("message"), table["message"])
-        limits = attempt(self.limits, place, table)
+        function = attempt(self.limit_function, place.key("limit"), table)
+        limits = attempt(self.limits, place, table) if function is None else {}
         if limits:
             attempt(self.leases, place, table, limits)
         patterns, exclusions = attempt(self.patterns, place, table) or ((), ())
+        count_when = attempt(self.condition, place.key("count_when"), table) if "count_when" in table else None
         cost = attempt(self.cost, place.key("cost"), table.get("cost", 1))
         penalty = attempt(self.penalty, place.key("penalty"), table["penalty"]) if table.get("penalty") else None
         exempt = attempt(self.exempt, place.key("exempt"), table["exempt"]) if "exempt" in table else None
@@ -392,6 +433,8 @@ class RulesParser:
             headers=table.get("headers", True),
             exclusions=exclusions + (exempt.paths if exempt is not None else ()),
             is_default=table.get("default", False),
+            limit_function=function,
+            count_when=count_when,
         )
 
     def expect_limit(self, place: Place, table: dict[str, Any]) -> None:
@@ -399,9 +442,28 @@ class RulesParser:
             return
         if "allow_from" not in table:
             place.refuse("'limit' or 'allow_from'", None, "A rule needs one of them.")
-        for name in ("penalty", "grace", "warn_at", "algorithm", "window", "timezone", "cost"):
+        for name in ("penalty", "grace", "warn_at", "algorithm", "window", "timezone", "cost", "count_when"):
             if name in table:
                 place.key(name).refuse("a limit beside it", table[name], "Without a limit it does nothing.")
+
+    def limit_function(self, place: Place, table: dict[str, Any]) -> LimitFunction | None:
+        """The function that computes the limit of each request, if there is one."""
+        given = table.get("limit")
+        if isinstance(given, str) and given.startswith("function:"):
+            return LimitFunction(self.expect_function(place, given), given[9:], table.get("algorithm"))
+        return LimitFunction(given, name_of_function(given), table.get("algorithm")) if callable(given) else None
+
+    def condition(self, place: Place, table: dict[str, Any]) -> Condition:
+        given = table["count_when"]
+        if table.get("counts") == "messages":
+            place.refuse("a rule that counts requests", given, "A message has no response.")
+        if isinstance(given, str) and given.startswith("function:"):
+            given = self.expect_function(place, given)
+        try:
+            condition = Condition(given)
+        except ValueError:
+            place.refuse(CONDITION, given)
+        return condition
 
     def patterns(self, place: Place, table: dict[str, Any]) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
         """The patterns of a rule, and those that begin with ``!``, which it excludes."""
@@ -438,9 +500,9 @@ class RulesParser:
             item.refuse("each '{' closed by a '}', as in '/users/{id}'", text)
 
     def limits(self, place: Place, table: dict[str, Any]) -> dict[str, Limit | LimitSet]:
-        if "limit" not in table:
+        given = table.get("limit")
+        if given is None or (isinstance(given, str) and given.startswith("function:")):
             return {}
-        given = table["limit"]
         limit_place = place.key("limit")
         if not isinstance(given, dict):
             return self.calendars(place, table, {ANY_TIER: self.limit(limit_place, given, table)})
@@ -477,7 +539,7 @@ class RulesParser:
                 texts = [given] if isinstance(given, str) else given
                 given = [with_window(text, window, timezone) if isinstance(text, str) else text for text in texts]
                 algorithm = None if window is not None else algorithm
-            return parse_limits(given, algorithm)
+            return parse_rule_limits(given, algorithm)
         except InvalidInput as error:
             head, _, rest = str(error).partition(": expected ")
             advice = rest.partition(" To refuse everybody")[0]
@@ -558,7 +620,7 @@ class RulesParser:
         """Warn of rules that a client can avoid by sending another value."""
         for rule in rules:
             source = identity.unverified(rule.by)
-            if source and rule.limits and not is_covered(rule, rules):
+            if source and rule.has_limit and not is_covered(rule, rules):
                 self.warnings.append(
                     f"rule {rule.name!r} counts by {source!r}, which a client can change at will. "
                     "Add a rule by ip for every path beside it."
@@ -568,7 +630,8 @@ class RulesParser:
 def is_covered(rule: Rule, rules: Iterable[Rule]) -> bool:
     """Whether a client that avoids ``rule`` still meets a rule by address."""
     return any(
-        other is not rule and other.mode == "enforce" and bool(other.limits) and list(other.by) == ["ip"]
+        other is not rule and other.mode == "enforce" and other.has_limit and other.count_when is None
+        and list(other.by) == ["ip"]
         and any(pattern.text == "/**" and pattern.methods is None for pattern in other.patterns)
         for other in rules
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,8 @@ class Policy:
         for sink in sinks:
             self.listen(sink)
         self._watcher: Any = None
+        self.is_default = False  # whether a limit on a route may replace all of it
+        self._remaining: tuple[CompiledRules, Policy] | None = None
         self.store_url = settings.store
         self.store: Store = self._open(settings.store)
         self.opened_async_store: Store | None = None
@@ -70,6 +73,7 @@ class Policy:
         self._async_compiled: CompiledRules | None = compiled if compiled.answers_at_once else None
         self.asks_route = self.asks("route")  # whether the framework's template of the route must be found
         self.delays = compiled.delays  # whether an admitted request may have to wait for its turn
+        self.settles = compiled.settles  # whether the response says if the request counts
         self.leases = compiled.leases  # whether an admitted request may hold leases, which end with its response
         self.limits_messages = compiled.limits_messages  # whether any rule counts the messages of WebSockets
 
@@ -103,7 +107,7 @@ class Policy:
         clock: Clock | None = None,
         sinks: tuple[Sink, ...] | list[Sink] = (),
     ) -> Policy:
-        """Read the rules from a dictionary like a file's; ``by`` and ``cost`` may be functions of a Request."""
+        """Read the rules from a dictionary like a file's; ``by``, ``cost``, ``limit`` may be functions of a Request."""
         if not isinstance(rules, dict):
             raise InvalidRules(f"rules: expected a dictionary, got {shown(rules)}. To read a file, use Policy.load.")
         policy = cls(parse(rules, "rules", functions), store=store, clock=clock, sinks=sinks)
@@ -168,6 +172,15 @@ class Policy:
     def beside(self, settings: Settings) -> Policy:
         """Other rules on the stores of this policy, with its sinks."""
         return Policy(settings, sinks=self.sinks, host=self)
+
+    def without_defaults(self) -> Policy:
+        """The rules that hold where a limit on a route replaces the default ones."""
+        remaining = self._remaining
+        if remaining is None or remaining[0] is not self.compiled:
+            settings = self.compiled.settings
+            kept = [rule for rule in settings.rules if not (rule.is_default or self.is_default)]
+            remaining = self._remaining = self.compiled, self.beside(replace(settings, rules=tuple(kept)))
+        return remaining[1]
 
     def asks(self, source: str) -> bool:
         """Whether a rule may look at ``source``, such as ``route`` or ``app:user``, so that it must be found."""
@@ -242,11 +255,22 @@ class Policy:
         """``release`` for an event loop."""
         await self._arun(self.compiled.give_back(self.compiled.leases_of(verdict)))
 
+    def settle(self, verdict: HttpVerdict, status: int, response: object = None) -> None:
+        """Give back what an admitted request took from rules whose ``count_when`` does not hold for its response.
+
+        ``response`` is what their functions are called with.  A second call does nothing.
+        """
+        run(self.compiled.settle(verdict, status, response), self.store)
+
+    async def asettle(self, verdict: HttpVerdict, status: int, response: object = None) -> None:
+        """``settle`` for an event loop."""
+        await self._arun(self.compiled.settle(verdict, status, response))
+
     async def arenew(self, verdict: HttpVerdict) -> None:
         """Let the leases of an admitted request begin anew: its response takes long."""
         await self._arun(self.compiled.renew(verdict))
 
-    async def _arun(self, flow: Flow[None]) -> None:
+    async def _arun(self, flow: Flow[Any]) -> None:
         with shielded():
             await adrive(flow, self.async_store, self.clock, NO_QUEUE)
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ratekeeper.identity.address import Networks
     from ratekeeper.identity.request import Request
     from ratekeeper.limit import Limit, LimitSet
+    from ratekeeper.rules.computed import LimitFunction
+    from ratekeeper.rules.condition import Condition
     from ratekeeper.rules.match import Pattern
 
 ANY_TIER = ""
@@ -34,10 +36,11 @@ class Exempt:
     users: frozenset[str] = frozenset()
     tiers: frozenset[str] = frozenset()
     paths: tuple[Pattern, ...] = ()  # of requests, whoever sends them; found together with the rules
+    functions: tuple[Callable[[Request], Any], ...] = ()
 
     def __bool__(self) -> bool:
         """Whether the client makes a difference."""
-        return bool(self.networks or self.users or self.tiers)
+        return bool(self.networks or self.users or self.tiers or self.functions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Rule:
     name: str
     patterns: tuple[Pattern, ...]
     by: tuple[str | Callable[[Request], Any], ...]
-    limits: Mapping[str, Limit | LimitSet]  # by tier, or one for ANY_TIER; empty: the rule limits nothing
+    limits: Mapping[str, Limit | LimitSet]  # by tier, or one for ANY_TIER; empty: computed, or the rule limits nothing
     tier_default: str = ANY_TIER
     cost: Cost = field(default_factory=Cost)
     counts: str = "requests"
@@ -79,6 +82,19 @@ class Rule:
     space: str = ""  # the name of its counters; empty: that of the rule
     exclusions: tuple[Pattern, ...] = ()
     is_default: bool = False
+    limit_function: LimitFunction | None = None
+    count_when: Condition | None = None  # which responses count; None: every request counts
+
+    @property
+    def has_limit(self) -> bool:
+        return bool(self.limits) or self.limit_function is not None
+
+    @property
+    def limit_texts(self) -> dict[str, str]:
+        """The limit of each tier, or of ANY_TIER, as a reader writes it."""
+        if self.limit_function is not None:
+            return {ANY_TIER: str(self.limit_function)}
+        return {tier: str(limit) for tier, limit in self.limits.items()}
 
     @property
     def by_tier(self) -> bool:
@@ -87,4 +103,4 @@ class Rule:
     @property
     def replaces_defaults(self) -> bool:
         """Whether requests that match by their path do not meet default rules: the rule limits all of them itself."""
-        return self.mode == "enforce" and self.enforce_percent >= 100 and bool(self.limits) and not self.is_default
+        return self.mode == "enforce" and self.enforce_percent >= 100 and self.has_limit and not self.is_default

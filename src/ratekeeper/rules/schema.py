@@ -10,6 +10,7 @@ from typing import Any
 
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.http.body import PRESETS
+from ratekeeper.http.headers import HEADER_WORDS
 from ratekeeper.identity.identity import NAMED, PLAIN
 from ratekeeper.units import WINDOW_WORDS
 
@@ -61,6 +62,8 @@ LIMIT = "a limit such as '100/minute', or 'unlimited'"
 LENGTH = "a length of time such as '10 minutes'"
 TIMEZONE = "a time zone such as 'Europe/Berlin'"
 NETWORKS = "a list of addresses and networks such as ['10.0.0.0/8']"
+EXEMPT = "a list of networks, 'user:NAME', 'tier:NAME', 'function:NAME' and paths such as '/health'"
+FUNCTION_NAME = "NAME of a function that was given, or MODULE:NAME of one that is imported"
 SOURCE_LIST = either("a source or a list of them", "", STRING, many(STRING, minItems=1))
 TIME = either(LENGTH, "", STRING, {"type": "number", "minimum": 0})
 LIMITS = either(f"{LIMIT}, or a list of limits", "", STRING, many(STRING, minItems=1))
@@ -98,9 +101,10 @@ RULE = table(
             f"{SOURCES}, or a list of them",
         ),
         "limit": either(
-            f"{LIMIT}, a list of limits, or a table of them by tier",
-            "How much is allowed. All limits of a list hold together; a table has a limit, or a list, for each tier.",
-            STRING,
+            f"{LIMIT}, a list of limits, a table of them by tier, or 'function:NAME'",
+            "How much is allowed. All limits of a list hold together; a table has a limit, or a list, for each tier. "
+            f"A function computes the limit of each request: {FUNCTION_NAME}. A count of 0 admits nobody.",
+            {**STRING, "callable": True},
             many(STRING, minItems=1),
             {"type": "object", "additionalProperties": LIMITS, "minProperties": 1},
         ),
@@ -115,8 +119,8 @@ RULE = table(
         "timezone": text(TIMEZONE, "The time zone of this rule's calendar limits. Default: that of the file."),
         "cost": either(
             "a whole number, 'body', 'header:NAME', 'function:NAME', or a table with 'from'",
-            "The cost of one request. Default: 1.",
-            {"type": "integer", "minimum": 1, "maximum": 10**12},
+            "The cost of one request. A cost of 0 only looks: it takes nothing and is not refused. Default: 1.",
+            {"type": "integer", "minimum": 0, "maximum": 10**12},
             {"type": "string", "minLength": 1, "callable": True},
             table(
                 "a table with 'from'",
@@ -135,6 +139,14 @@ RULE = table(
                 "from",
             ),
         ),
+        "count_when": {
+            **text(
+                "a condition such as 'status >= 400', or 'function:NAME'",
+                "Count only requests with such a response: 'status' compared by ==, !=, <, <=, > or >=, joined by "
+                "'and' and 'or', or a function of the response. Until the response is known, the request counts.",
+            ),
+            "callable": True,
+        },
         "counts": choice(("requests", "messages"), "Count requests and handshakes, or each message of a WebSocket."),
         "scope": choice(
             ("fleet", "instance"),
@@ -172,9 +184,9 @@ RULE = table(
         ),
         "allow_from": described(many(STRING), "Only these addresses may call; others get 403.", NETWORKS),
         "exempt": described(
-            many(STRING),
-            "Clients and paths exempt from this rule.",
-            "a list of networks, 'user:NAME', 'tier:NAME' and paths such as '/health'",
+            many({**STRING, "callable": True}),
+            "Clients and paths exempt from this rule; a function of the request says whether it is.",
+            EXEMPT,
         ),
         "on_store_error": choice(
             STORE_ERRORS, "If the store does not answer: allow, deny with 503, or count in this process (local)."
@@ -213,9 +225,9 @@ RULES: Schema = {
             ),
             "secret": text("text", "Key for the client names in logs. Default: random in each process."),
             "exempt": described(
-                many(STRING),
-                "Clients and paths exempt from every rule.",
-                "a list of networks, 'user:NAME', 'tier:NAME' and paths such as '/health'",
+                many({**STRING, "callable": True}),
+                "Clients and paths exempt from every rule; a function of the request says whether it is.",
+                EXEMPT,
             ),
             "identity": table(
                 "a table",
@@ -287,10 +299,19 @@ RULES: Schema = {
                 "a table",
                 "What responses tell clients.",
                 {
-                    "headers": described(
-                        many(choice(DIALECTS, "A dialect.")),
-                        "Header dialects; an empty list sends none but Retry-After. Default: x-ratelimit and draft-11.",
-                        "a list of dialects",
+                    "headers": either(
+                        "a list of dialects, or a table of names such as { limit = 'X-Limit', remaining = 'X-Left' }",
+                        "Header dialects, or names of your own; an empty list sends none but Retry-After. "
+                        "Default: x-ratelimit and draft-11.",
+                        described(many(choice(DIALECTS, "A dialect.")), "", "a list of dialects"),
+                        table(
+                            "a table of names",
+                            "Header fields under names of your own.",
+                            {
+                                word: text("the name of a header", about, pattern=r"^[!#$%&'*+.^`|~0-9A-Za-z-]+$")
+                                for word, about in HEADER_WORDS.items()
+                            },
+                        ),
                     ),
                     "body": either(
                         f"{', '.join(repr(word) for word in (*BODIES, *PRESETS))}, 'function:NAME' or a template",

@@ -251,18 +251,20 @@ class PreparedSelection(MatchedRules):
 class GeneralSelection(MatchedRules):
     """Rules that depend on more than the limit: exempt clients, penalties, grace, queues, costs, several stores."""
 
-    __slots__ = ("hits", "rules")
+    __slots__ = ("awaits", "hits", "rules")
 
     def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...], hits: int = 1) -> None:
         super().__init__(rules, counters)
         self.rules = rules
         self.hits = hits  # how often each cost is taken; 0 only looks
+        functions = [counter.rule.limit_function for counter in counters]
+        self.awaits = any(function is not None and function.is_async for function in functions)
 
     def check(self, request: Request) -> HttpVerdict:
         return run(self.rules.decide(self, request), self.rules.fleet)
 
     def answer(self, request: Request) -> HttpVerdict | Awaitable[HttpVerdict]:
-        if self.rules.answers_at_once:
+        if self.rules.answers_at_once and not self.awaits:
             return run(self.rules.decide(self, request), self.rules.fleet)
         return adrive(self.rules.decide(self, request), self.rules.fleet, self.rules.fleet.clock, NO_QUEUE)
 

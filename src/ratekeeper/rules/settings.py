@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ratekeeper.http.headers import DIALECTS
+from ratekeeper.http.headers import DIALECTS, EXPOSED, renamed_fields
 from ratekeeper.identity.address import Networks
 from ratekeeper.identity.identity import Identity
 from ratekeeper.rules.rule import Exempt, Rule
@@ -28,6 +28,7 @@ class Response:
     """What responses tell clients."""
 
     headers: tuple[str, ...] = ("x-ratelimit", "draft-11")
+    header_names: Mapping[str, str] = field(default_factory=dict)  # the application's own, instead of dialects
     body: str = "json"
     jitter: int = 0  # microseconds
     cors: tuple[str, ...] = ()
@@ -47,7 +48,14 @@ class Response:
 
     @cached_property
     def dialects(self) -> tuple[Dialect, ...]:
+        if self.header_names:
+            return (renamed_fields(self.header_names),)
         return tuple([DIALECTS[name] for name in self.headers])
+
+    @cached_property
+    def exposed(self) -> bytes:
+        """The header fields that a browser's script may read."""
+        return b", ".join([EXPOSED, *[name.encode("latin-1") for name in self.header_names.values()]])
 
 
 @dataclass(frozen=True)

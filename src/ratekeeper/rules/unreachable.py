@@ -24,7 +24,7 @@ def unreachable(rules: Iterable[Rule], routes: Sequence[Pattern]) -> list[str]:
     """A sentence for each pattern of a limiting rule that no route can match."""
     if any(route.segments == EVERYTHING for route in routes):
         return []
-    limiting = [rule for rule in rules if rule.limits and rule.mode != "off"]
+    limiting = [rule for rule in rules if rule.has_limit and rule.mode != "off"]
     return [sentence for rule in limiting for sentence in about(rule, routes)]
 
 

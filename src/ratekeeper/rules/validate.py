@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 
 # Their values may be secrets or hold a password: errors name only the type.
+YAML = re.compile(r"[^:]*\.ya?ml: ")
 SECRET_KEYS = re.compile(r"\b(store|secret|key|jwks_url)(\[\d+\]|\.\w+)*$")
 
 
@@ -51,6 +52,8 @@ class Place:
         got = f", got {shown(value)}" if value is not None else ""
         if value is not None and SECRET_KEYS.search(self.text):
             got = f", got {type(value).__name__}"
+        if isinstance(value, bool) and YAML.match(self.text):
+            advice = f"{advice} YAML reads on, off, yes and no as true and false: put quotes around the word.".lstrip()
         line = self.locate(self.keys) if self.locate is not None else None
         place = self.text.removesuffix(": ")
         if self.rule:

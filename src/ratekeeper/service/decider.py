@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.check import Check
 from ratekeeper.decision import Decision
-from ratekeeper.errors import InvalidInput, StoreUnavailable
+from ratekeeper.errors import InvalidInput, InvalidRules, StoreUnavailable
 from ratekeeper.flow import settle
 from ratekeeper.flow.drive import adrive
 from ratekeeper.flow.lease_renewal import BEATS, HEARTBEAT, renewer_of
@@ -47,6 +47,18 @@ log = logging.getLogger("ratekeeper")
 MOST_DIGESTS = 4096
 TURN = 0.0002  # seconds; usually 0.005
 GIVEN = Decision(True, 1, 0)  # by the store
+
+
+def expect_requests(settings: Settings) -> None:
+    """Raise if a rule needs to see responses: callers of the service ask before they answer, and do not return."""
+    for number, rule in enumerate(settings.rules):
+        if rule.count_when is not None and rule.mode != "off":
+            place = f"rules[{number}].count_when (rule {rule.name!r})"
+            raise InvalidRules(
+                f"{place}: expected a rule that counts every request, as the service sees no responses, "
+                f"got {rule.count_when.text!r}. Use count_when in the middleware of the application.",
+                place,
+            )
 
 
 class Decider:
@@ -208,6 +220,7 @@ class Decider:
     def prepare_reload(self) -> tuple[Settings, CompiledRules]:
         """The rules of the file, and what is to be in force of them."""
         settings = self.policy.read_again()
+        expect_requests(settings)
         compiled = self.policy.compile(self.with_overrides(settings))
         self.share_memory(compiled)
         return settings, compiled

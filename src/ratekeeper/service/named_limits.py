@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput, InvalidStore, shown
 from ratekeeper.limit import LimitSet, parse_limits
+from ratekeeper.rules.closed import is_closed
 from ratekeeper.rules.rule import ANY_TIER
 from ratekeeper.service.table_budget import NoRoom
 from ratekeeper.units import SECOND
@@ -118,6 +119,11 @@ class NamedLimits:
             names = ", ".join([rule.name for rule in self.policy.rules]) or "none"
             raise InvalidInput(f"rule: expected the name of a rule ({names}), got {shown(name)}.")
         limit = rule.limits.get(ANY_TIER) or rule.limits.get(rule.tier_default)
+        if rule.limit_function is not None or (limit is not None and is_closed(limit)):
+            raise InvalidInput(
+                f"rule: expected one with a limit for every caller, got {shown(name)}, whose limit "
+                f"{'a function computes' if rule.limit_function is not None else 'admits nobody'}."
+            )
         if limit is None:
             raise InvalidInput(f"rule: expected one with a limit, got {shown(name)}, which has none.")
         return limit

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.errors import InvalidInput
 from ratekeeper.rules.policy import Policy
-from ratekeeper.service.decider import Decider
+from ratekeeper.service.decider import Decider, expect_requests
 from ratekeeper.service.http.reservation_token import Seal
 from ratekeeper.service.http.routes import HttpRoutes
 from ratekeeper.service.http.server import HttpListener
@@ -35,7 +35,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the first two end a 
 def policy_for(options: Options) -> Policy:
     """The policy of the rules file; without a file a policy without rules, whose callers name their limits."""
     if options.rules is not None:
-        return Policy.load(options.rules, store=options.store)
+        policy = Policy.load(options.rules, store=options.store)
+        expect_requests(policy.compiled.settings)
+        return policy
     empty: dict[str, Any] = {"rules": [], "store": options.store or "memory://"}
     return Policy.parse(empty)
 

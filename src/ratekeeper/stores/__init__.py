@@ -95,6 +95,9 @@ def suggested(url: str) -> str:
     if scheme in SCHEMES and not rest.startswith("//"):
         is_place = shown_url(url, ()) is not HIDDEN
         return f" Did you mean {f'{scheme}://' + (rest.lstrip('/') if is_place else '...')!r}?"
+    port = rest.partition("/")[0]
+    if port.isdecimal() and "@" not in url:  # localhost:6379
+        return f" Did you mean {'redis://' + url!r}?"
     return did_you_mean(f"{scheme}://", [f"{name}://" for name in SCHEMES]) if scheme else ""
 
 

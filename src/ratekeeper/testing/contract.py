@@ -167,9 +167,8 @@ class StoreContract:
     def test_a_changed_limit_holds_at_once(self) -> None:
         for number, limit in enumerate(self.limits()):
             self.check(f"k{number}", limit, cost=5)
-            raised, lowered = (
-                Limit(count, limit.period_name, algorithm=limit.algorithm, slices=limit.slices) for count in (9, 2)
-            )
+            name: Any = limit.algorithm
+            raised, lowered = (Limit(count, limit.period_name, algorithm=name, slices=limit.slices) for count in (9, 2))
             assert self.check(f"k{number}", raised, cost=4)
             answers = [self.check(f"k{number}", lowered) for _ in range(4)]
             assert sum(decision.allowed for decision in answers) <= 2
@@ -190,7 +189,7 @@ class StoreContract:
         for before in self.limits():
             for after in self.limits():
                 both = parse_limits([before, after])
-                for limit in (before, after, both, Limit(5, "day", algorithm=after.algorithm)):
+                for limit in (before, after, both, Limit(5, "day", algorithm=after.algorithm)):  # type: ignore[arg-type]
                     assert self.check("one key", limit).limit == 5
 
     def test_threads_get_exactly_the_limit(self) -> None:
@@ -344,7 +343,7 @@ class TimedStoreContract(StoreContract):
         for number, limit in enumerate([*self.limits(5), *self.limits(1)]):
             rule, key = limit.rule, f"lowered {number}"
             count = limit.count + chance.randint(1, 500)
-            before = Limit(count, self.period, algorithm=limit.algorithm, slices=limit.slices)
+            before = Limit(count, self.period, algorithm=limit.algorithm, slices=limit.slices)  # type: ignore[arg-type]
             self.clock.move_to((self.clock.micros // limit.micros + 4) * limit.micros + chance.randrange(limit.micros))
             for _ in range(3):
                 if left := self.peek(key, before).remaining:

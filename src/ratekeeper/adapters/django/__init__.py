@@ -14,6 +14,7 @@ request, or the import path of one.
 from __future__ import annotations
 
 from functools import wraps
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import framework
@@ -27,6 +28,7 @@ from ratekeeper.adapters.django.translate import (
     SETTING,
     add_headers,
     afacts_of,
+    answer_to,
     facts_of,
     load_views,
     look_for_unreachable_rules,
@@ -36,19 +38,23 @@ from ratekeeper.adapters.django.translate import (
     view_match,
 )
 from ratekeeper.adapters.request_limits import RequestLimits
-from ratekeeper.adapters.route_limit import RouteLimit
+from ratekeeper.adapters.route_limit import REPLACES_DEFAULT, RouteLimit
+from ratekeeper.errors import LimitExceeded
+from ratekeeper.rules.exceeded import exceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import TypeVar, Unpack
 
-    from ratekeeper.adapters.route_limit import Limits
+    from ratekeeper.adapters.route_limit import Limits, LimitWords
+    from ratekeeper.rules.policy import Policy
 
     View = TypeVar("View", bound=Callable[..., Any])
 
 __all__ = ["RateLimitMiddleware", "exempt", "rate_limit"]
 EXEMPT = "ratekeeper_exempt"
 exempt_views: list[Any] = []  # while it is empty, no request is resolved just to see whether its view is exempt
+replacing_views: list[Any] = []  # the same for views whose limit replaces the default ones
 
 
 class RateLimitMiddleware:
@@ -71,31 +77,55 @@ class RateLimitMiddleware:
     def __call__(self, request: Any) -> Any:
         if self._is_async:
             return self._acall(request)
-        limits, policy = limits_of(request, self), site_policy()
+        limits = limits_of(request, self)
         if not is_exempt(request):
+            policy = policy_for(request)
             verdict = limits.check(policy, request_of(request, policy, facts_of(request, policy)))
+            request.limited = limits.limited
             if not verdict.allowed:
                 return add_headers(refusal(request, verdict), limits)
-        return add_headers(self._get_response(request), limits)
+        response = self._get_response(request)
+        limits.settle(response.status_code, response)
+        return add_headers(response, limits)
 
     async def _acall(self, request: Any) -> Any:
-        limits, policy = limits_of(request, self), site_policy()
+        limits = limits_of(request, self)
         if not is_exempt(request):
+            policy = policy_for(request)
             verdict = await limits.acheck(policy, request_of(request, policy, await afacts_of(request, policy)))
+            request.limited = limits.limited
             if not verdict.allowed:
                 return add_headers(refusal(request, verdict), limits)
-        return add_headers(await self._get_response(request), limits)
+        response = await self._get_response(request)
+        await limits.asettle(response.status_code, response)
+        return add_headers(response, limits)
+
+    def process_exception(self, request: Any, error: Exception) -> Any:
+        """Answer 429 where ``@limiter.limit`` of a plain Limiter refused, as Django asks about each error of a view."""
+        if not isinstance(error, LimitExceeded):
+            return None
+        policy = site_policy()
+        verdict = exceeded(error, request_of(request, policy, {}), policy)
+        limits_of(request, self).refuse(verdict)
+        return refusal(request, verdict)
 
 
-def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View], View]:
+def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[View], View]:
     """Limit a view: ``@rate_limit("5/minute", by="user")``; on a class, within ``method_decorator``.
 
-    ``by`` is a source, ``"user"`` for Django's own users, or a function of the request, as may be ``cost``; other words
-    are ``name`` and those of a rule.
+    ``by`` is a source, ``"user"`` for Django's own users, or a function of the request, as may be ``limit``, ``cost``
+    and ``exempt_when``.  ``count_when`` may be a function of the response.  What ``on_breach`` returns answers a
+    refusal, unless it is None.  Other words are ``name``, ``replaces_default`` and those of a rule.
+
+    ``request.limited`` says whether a limit refused the request, or would have in shadow.
     """
-    route_limit = RouteLimit(limit, by="app:user" if by == "user" else by, **words)
+    if words.get("by") == "user":
+        words["by"] = "app:user"
+    route_limit = RouteLimit(limit, **words)
 
     def decorate(view: Any) -> Any:
+        if route_limit.replaces_default:
+            replacing_views.append(view)
         if iscoroutinefunction(view):
 
             @wraps(view)
@@ -106,14 +136,25 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
                 policy = limits.policy_of(route_limit, site_policy())
                 facts = await route_limit.afacts(await afacts_of(request, policy), request)
                 verdict = await limits.acheck(policy, request_of(request, policy, facts))
+                request.limited = limits.limited
                 try:
-                    response = await view(request, *args, **kwargs) if verdict.allowed else refusal(request, verdict)
-                except BaseException:
+                    if verdict.allowed:
+                        response = await view(request, *args, **kwargs)
+                    else:
+                        answer = route_limit.breach(verdict)
+                        answer = await answer if isawaitable(answer) else answer
+                        response = refusal(request, verdict) if answer is None else answer
+                except BaseException as error:
+                    if limits.header_writer is route_limit and isinstance(error, Exception):
+                        await limits.asettle(*answer_to(error))
                     await limits.arelease()
                     raise
-                return add_headers(response, limits) if limits.header_writer is route_limit else response
+                if limits.header_writer is not route_limit:  # the middleware does the rest
+                    return response
+                await limits.asettle(response.status_code, response)
+                return add_headers(response, limits)
 
-            return awaited
+            return marked(awaited, route_limit)
         route_limit.expect_plain_functions(getattr(view, "__qualname__", "rate_limit"))
 
         @wraps(view)
@@ -124,16 +165,40 @@ def rate_limit(limit: Limits, *, by: Any = None, **words: Any) -> Callable[[View
             policy = limits.policy_of(route_limit, site_policy())
             facts = route_limit.facts(facts_of(request, policy), request)
             verdict = limits.check(policy, request_of(request, policy, facts))
+            request.limited = limits.limited
             try:
-                response = view(request, *args, **kwargs) if verdict.allowed else refusal(request, verdict)
-            except BaseException:  # no response whose close would release them
+                if verdict.allowed:
+                    response = view(request, *args, **kwargs)
+                else:
+                    answer = route_limit.breach(verdict)
+                    response = refusal(request, verdict) if answer is None else answer
+            except BaseException as error:  # no response whose close would release them
+                if limits.header_writer is route_limit and isinstance(error, Exception):
+                    limits.settle(*answer_to(error))
                 limits.release()
                 raise
-            return add_headers(response, limits) if limits.header_writer is route_limit else response
+            if limits.header_writer is not route_limit:  # the middleware does the rest
+                return response
+            limits.settle(response.status_code, response)
+            return add_headers(response, limits)
 
-        return called
+        return marked(called, route_limit)
 
     return decorate
+
+
+def marked(view: Any, route_limit: RouteLimit) -> Any:
+    """The view, on which the middleware sees that its limit replaces the default ones."""
+    if route_limit.replaces_default:
+        setattr(view, REPLACES_DEFAULT, True)
+    return view
+
+
+def policy_for(request: Any) -> Policy:
+    """The rules of the site that hold for the view of ``request``."""
+    match = view_match(request) if replacing_views else None
+    is_replaced = match is not None and getattr(match.func, REPLACES_DEFAULT, False)
+    return site_policy().without_defaults() if is_replaced else site_policy()
 
 
 def exempt(view: View) -> View:

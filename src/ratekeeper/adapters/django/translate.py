@@ -11,8 +11,9 @@ from ratekeeper.adapters import expect_facts, framework, policy_of
 
 with framework(__name__):
     from django.conf import settings
+    from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
     from django.core.signals import setting_changed
-    from django.http import HttpResponse
+    from django.http import Http404, HttpResponse
     from django.urls import Resolver404, get_resolver
     from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
     from django.utils.cache import patch_vary_headers
@@ -149,6 +150,13 @@ def refusal(request: Any, verdict: HttpVerdict) -> HttpResponse:
     if not media:
         del response.headers["Content-Type"]
     return response
+
+
+def answer_to(error: Exception) -> tuple[int, HttpResponse]:
+    """The status and the response with which Django answers an exception of a view."""
+    kinds = ((Http404, 404), (PermissionDenied, 403), ((BadRequest, SuspiciousOperation), 400))
+    status = next((status for kind, status in kinds if isinstance(error, kind)), 500)
+    return status, HttpResponse(status=status)
 
 
 def add_headers(response: Any, limits: RequestLimits) -> Any:

@@ -19,6 +19,8 @@ from ratekeeper.rules.validate import Place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ratekeeper.algorithms import Algorithm
+
     Entry = tuple[str, str]
 
 SECONDS = {
@@ -174,13 +176,14 @@ def rate_of(place: Place, fields: Any, path: str, is_shadow: bool) -> Rate:
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**32:
         place.key("requests_per_unit").refuse("a whole number from 0 to 4,294,967,295", count)
     try:
-        limit = limit_of(count, unit, str(fields.get("algorithm", "fixed_window")), fields.get("burst"))
+        algorithm: Any = str(fields.get("algorithm", "fixed_window"))  # Limit refuses one that there is not
+        limit = limit_of(count, unit, algorithm, fields.get("burst"))
     except InvalidLimit as error:
         place.refuse("a limit that is possible", None, str(error))
     return Rate(path, limit, unit=unit, count=count, name=name, replaces=replaces, is_shadow=is_shadow)
 
 
-def limit_of(count: int, unit: str, algorithm: str = "fixed_window", burst: int | None = None) -> Limit | None:
+def limit_of(count: int, unit: str, algorithm: Algorithm = "fixed_window", burst: int | None = None) -> Limit | None:
     """The limit, or None if the count is 0: then no request passes."""
     return Limit(count, SECONDS[unit], burst=burst, algorithm=algorithm) if count else None
 

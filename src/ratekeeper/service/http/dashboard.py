@@ -143,7 +143,7 @@ def described(rule: Rule) -> dict[str, Any]:
         "mode": rule.mode,
         "match": [pattern.text for pattern in rule.patterns],
         "by": [source if isinstance(source, str) else "function" for source in rule.by],
-        "limit": {tier or "everybody": str(limit) for tier, limit in rule.limits.items()},
+        "limit": {tier or "everybody": limit for tier, limit in rule.limit_texts.items()},
         "on_store_error": rule.on_store_error,
         "enforce_percent": rule.enforce_percent,
     }
