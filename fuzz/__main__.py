@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,9 +91,10 @@ def fuzz_native(target: str, seconds: float, seed: int, clang: str | None) -> Ou
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzz the targets, one after the other.")
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzz the targets, two at a time.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join([*PYTHON, *NATIVE])}")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target (60)")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="targets at a time (2)")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 2**31)
     options = parser.parse_args(words)
     targets = options.targets or [*PYTHON, *NATIVE]
@@ -107,16 +110,22 @@ def main(words: list[str]) -> int:
     WORK.mkdir(parents=True, exist_ok=True)
     print(f"seed {options.seed}, {options.seconds:g} s for each of {len(targets)} targets")
     failed = []
-    for target in targets:
+
+    def fuzz(target: str) -> tuple[str, Outcome, float]:
         began = time.monotonic()
         if target in PYTHON:
             outcome = fuzz_python(target, options.seconds, options.seed, has_atheris)
         else:
             outcome = fuzz_native(target, options.seconds, options.seed, clang)
-        print(f"{target:16} {outcome.inputs:>12,} inputs in {time.monotonic() - began:.0f} s", flush=True)
-        if outcome.failure:
-            failed.append(target)
-            print(outcome.failure)
+        return target, outcome, time.monotonic() - began
+
+    # The guided ones are processes of their own; the others share this one, where two would only take turns.
+    with ThreadPoolExecutor(options.jobs if has_atheris else 1) as pool:
+        for target, outcome, took in pool.map(fuzz, targets):
+            print(f"{target:16} {outcome.inputs:>12,} inputs in {took:.0f} s", flush=True)
+            if outcome.failure:
+                failed.append(target)
+                print(outcome.failure)
     if failed:
         print(f"\nfailed: {', '.join(failed)}. The inputs are in {WORK}, or printed above: see CONTRIBUTING.md.")
     return 1 if failed else 0

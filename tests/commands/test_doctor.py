@@ -6,10 +6,11 @@ from types import NoneType
 import pytest
 
 from ratekeeper import Limiter
-from ratekeeper.commands.doctor import listening
+from ratekeeper.commands.doctor import cure_of, listening
 from ratekeeper.stores.shared import remove
 from tests.commands.command import run
 from tests.servers import Server, closed_port
+from tests.service.certificates import Authority
 from tests.service.running import running
 
 
@@ -115,3 +116,60 @@ def test_a_url_that_is_none():
     result = run("doctor", "--url", "localhost:8080")
     assert result.exit_code == 2
     assert result.output.strip() == "--url: expected a URL such as http://127.0.0.1:8080, got 'localhost:8080'."
+
+
+@pytest.mark.parametrize(
+    ("user", "why", "advice"),
+    [
+        (":wrong@", "refused to be asked (WRONGPASS invalid username-password pair or user is disabled.)",
+         "Correct the user and the password in the URL."),
+        ("", "refused to be asked (NOAUTH Authentication required.)", "Correct the user and the password in the URL."),
+    ],
+)  # fmt: skip
+def test_a_redis_whose_password_is_another(user, why, advice):
+    """A wrong password was taken for a server that hides its configuration."""
+    server = Server(requirepass="right")
+    try:
+        place = f"127.0.0.1:{server.port}"
+        found, code = findings("--store", f"redis://{user}{place}")
+        assert texts_of(found, f"redis://{place}") == {f"does not answer: {why}": advice}
+        assert code == 1
+        found, _ = findings("--store", f"redis://:right@{place}")
+        assert f"{place} evicts no keys" in texts_of(found, f"redis://{place}")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("could not be asked ([SSL: CERTIFICATE_VERIFY_FAILED] self-signed)", "?tls_ca=FILE in the URL."),
+        ("refused CLUSTER: ERR This instance has cluster support disabled", "use redis:// in the URL."),
+        ("could not be asked (timed out)", "rediss:// if and only if it speaks TLS."),
+    ],
+)
+def test_what_to_do_about_a_store_that_does_not_answer(why, advice):
+    assert cure_of(why).endswith(advice)
+
+
+def test_a_service_that_speaks_tls_and_asks_for_certificates(tmp_path):
+    authority = Authority(tmp_path)
+    server, client = authority.issue("localhost"), authority.issue("client")
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"".join(path.read_bytes() for path in client))
+    options = {"tls_cert": server[0], "tls_key": server[1], "tls_client_ca": authority.path}
+    with running(**options) as service:
+        url = f"https://localhost:{service.addresses['http'][1]}"
+
+        def said(*words):
+            return texts_of(findings("--url", url, *words)[0], url)
+
+        assert said() == {"its certificate is of an unknown authority": "Name the authority with --ca FILE."}
+        (advice,) = said("--ca", authority.path).values()
+        assert advice == "If it asks for a certificate, give one with --cert FILE."
+        found = said("--ca", authority.path, "--cert", both)
+        assert found["callers need a certificate"] == ""
+        assert found["anybody with a certificate may ask and use up limits"] == ""
+    result = run("doctor", "--url", url, "--ca", tmp_path / "none")
+    assert result.exit_code != 0
+    assert "--ca: expected a file in PEM" in result.output + result.stderr

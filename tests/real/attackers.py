@@ -48,12 +48,14 @@ class Attack:
             writer.close()
 
     async def slow(self, port, start):
-        """A request that arrives byte by byte and never ends."""
-        _, writer = await asyncio.open_connection(HOST, port)
+        """A request that arrives byte by byte and never ends, until the service hangs up."""
+        reader, writer = await asyncio.open_connection(HOST, port)
         try:
             for byte in start:
                 writer.write(bytes([byte]))
-                await asyncio.sleep(1.0)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(100), 1.0)
+                    return
         finally:
             writer.close()
 

@@ -73,3 +73,13 @@ def test_the_refusals_say_what_to_do():
     start = "limit: expected limits whose tables take at most 1,000 bytes in all, got '100/day', which takes "
     assert str(error.value).startswith(start)
     assert str(error.value).endswith(" more, and 0 are taken. Raise --table-memory, or name fewer limits.")
+
+
+def test_as_many_limits_fit_as_callers_may_name():
+    """After 132 limits a budget for 1,024 was used up, as each took a sixteenth of what was left."""
+    budget = TableBudget(256 * MEGABYTE // 2, 1024, 1024)
+    keys = [budget.reserve(Store, f"space {number}", Limit(5, "hour")) for number in range(1024)]
+    assert keys[0] > 100_000
+    assert keys == sorted(keys, reverse=True)
+    assert keys[-1] >= LEAST_KEYS
+    assert budget.total <= 256 * MEGABYTE // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import stat
 from contextlib import suppress
@@ -37,6 +38,12 @@ def doctor(
     store: Annotated[
         str | None, typer.Option(envvar="RATEKEEPER_STORE", help="Store URL, overrides the rules file.")
     ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="Authority (PEM) that has signed the certificates of the services.")
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="Certificate and key (PEM) to show to services that ask for one.")
+    ] = None,
     as_json: bool = AS_JSON,
 ) -> None:
     """Look at a running set-up, and say what to change: rules, store, shared memory, and services.
@@ -44,12 +51,15 @@ def doctor(
     \b
     ratekeeper doctor rules.toml
     ratekeeper doctor rules.toml --url http://127.0.0.1:8080
+    ratekeeper doctor --url https://limits.example.com --ca ca.pem --cert client.pem
 
     It reads and asks, and changes nothing.  Exit code 0: all is well; 1: there is something to change.
     """
     from ratekeeper.rules.policy import Policy
 
+    logging.getLogger("ratekeeper").addHandler(logging.NullHandler())  # what it would log is among the findings
     with report_errors(as_json):
+        trust, anonymous = trust_of(ca, cert), None if cert is None else trust_of(ca, None)
         policy = Policy.load(rules, store="memory://") if rules is not None else None
         where = store or (policy.store_url if policy is not None else "memory://")
         findings = [
@@ -57,7 +67,7 @@ def doctor(
             *about_store(where),
             *about_shared_memory(),
             *about_processes(),
-            *[finding for each in url or () for finding in about_service(each)],
+            *[finding for each in url or () for finding in about_service(each, trust, anonymous)],
         ]
     if as_json:
         print_json([finding._asdict() for finding in findings])
@@ -127,7 +137,18 @@ def about_store(url: str) -> Iterator[Finding]:
     try:
         yield from about_servers(subject, url, host)
     except StoreUnavailable as error:
-        yield Finding(subject, f"does not answer ({error})", "Start it, or correct the URL.")
+        yield Finding(subject, f"does not answer: {error.why}", cure_of(error.why))
+
+
+def cure_of(why: str) -> str:
+    """What to do about a store that cannot be asked."""
+    if "CERTIFICATE_VERIFY_FAILED" in why:
+        return "Say which authority has signed its certificate: ?tls_ca=FILE in the URL."
+    if any(word in why for word in ("WRONGPASS", "NOAUTH", "invalid password")):
+        return "Correct the user and the password in the URL."
+    if "cluster support disabled" in why:
+        return "It is no cluster: use redis:// in the URL."
+    return "Start it, or correct the URL: its port, and rediss:// if and only if it speaks TLS."
 
 
 def about_servers(subject: str, url: str, host: str) -> Iterator[Finding]:
@@ -247,8 +268,30 @@ def listening(process: int) -> list[tuple[str, int]]:
     return sorted(addresses)
 
 
-def about_service(url: str) -> Iterator[Finding]:
-    """A running service: whether it asks for tokens, and what anybody may read."""
+def trust_of(ca: Path | None, cert: Path | None) -> Any:
+    """What to trust and to show when a service speaks TLS."""
+    import ssl
+
+    from ratekeeper.errors import InvalidInput
+
+    option, path = "--ca", ca
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert is not None:
+            option, path = "--cert", cert
+            context.load_cert_chain(cert)
+    except OSError as error:
+        raise InvalidInput(
+            f"{option}: expected a file in PEM, got {str(path)!r} ({error.strerror or error})."
+        ) from error
+    return context
+
+
+def about_service(url: str, trust: Any = None, anonymous: Any = None) -> Iterator[Finding]:
+    """A running service: whether it asks for tokens, and what anybody may read.
+
+    ``trust`` may show a certificate; ``anonymous`` is the same without one.
+    """
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
@@ -259,9 +302,9 @@ def about_service(url: str) -> Iterator[Finding]:
         raise InvalidInput(f"--url: expected a URL such as http://127.0.0.1:8080, got {shown(url)}.")
     base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
-    def status_of(path: str, body: bytes | None = None) -> int:
+    def status_of(path: str, body: bytes | None = None, trust: Any = trust) -> int:
         try:
-            with urlopen(Request(base + path, body), timeout=PATIENCE) as answer:
+            with urlopen(Request(base + path, body), timeout=PATIENCE, context=trust) as answer:
                 return int(answer.status)
         except HTTPError as error:
             with error:
@@ -271,19 +314,35 @@ def about_service(url: str) -> Iterator[Finding]:
     try:
         status_of("/healthz")
     except (URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        yield Finding(base, f"does not answer ({reason})", "Start it, or correct the URL.")
+        reason = str(getattr(error, "reason", error))
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            yield Finding(base, "its certificate is of an unknown authority", "Name the authority with --ca FILE.")
+        elif parts.scheme == "http" and "closed connection" in reason:
+            yield Finding(base, f"does not answer ({reason})", "If it speaks TLS, use https:// in the URL.")
+        elif "closed connection" in reason or "ertificate required" in reason:
+            yield Finding(
+                base, f"does not answer ({reason})", "If it asks for a certificate, give one with --cert FILE."
+            )
+        else:
+            yield Finding(base, f"does not answer ({reason})", "Start it, or correct the URL.")
         return
     if parts.scheme == "http" and not is_local:
         yield Finding(base, "tokens and keys cross the network unencrypted", "Use --tls-cert and --tls-key.")
+    who = "anybody who reaches it"
+    if anonymous is not None and parts.scheme == "https":
+        try:
+            status_of("/healthz", trust=anonymous)
+        except (URLError, OSError):
+            yield Finding(base, "callers need a certificate")
+            who, is_local = "anybody with a certificate", True  # to others it does not answer
     if status_of("/v1/status") != 401:
-        text = "anybody who reaches it may ask and use up limits"
+        text = f"{who} may ask and use up limits"
         yield Finding(base, text, "" if is_local else "Set RATEKEEPER_TOKEN.")
     else:
         yield Finding(base, "callers need a token")
     # A change that is not valid: it is refused for its content where no token is asked for, and changes nothing.
     if status_of("/v1/admin/switch", b"{}") not in (401, 403):
-        yield Finding(base, "anybody who reaches it may change limits", "Set RATEKEEPER_ADMIN_TOKEN.")
+        yield Finding(base, f"{who} may change limits", "Set RATEKEEPER_ADMIN_TOKEN.")
     else:
         yield Finding(base, "changes need the admin token")
     if status_of("/metrics") == 200 and not is_local:

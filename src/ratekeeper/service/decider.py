@@ -74,7 +74,7 @@ class Decider:
         self.retired = RetiredLimits(policy)
         self.retired.users.append(self.places)
         bounds = options.bounds
-        budget = TableBudget(bounds.tables // options.workers, bounds.log)
+        budget = TableBudget(bounds.tables // options.workers, bounds.log, bounds.names)
         self.limits = NamedLimits(policy, self.counters, self.retired, bounds.names, budget)
         self.violation_log = LoggingSink()
         self.digests: dict[Any, str] = {}  # of refused keys

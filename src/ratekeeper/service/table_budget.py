@@ -1,8 +1,9 @@
 """How much memory the limits that callers name may take in all, decided before any of it is reserved.
 
 A table is bounded by the keys that it holds, so its size is known before it is made.  Each new table gets a sixteenth
-of what is left: the first limits have room for many keys, a caller that names hundreds gets smaller and smaller ones,
-and the sum never exceeds the budget.  A limit whose smallest table does not fit is refused.
+of what is left beside small tables for all limits that callers may still name: the first limits have room for many
+keys, a caller that names hundreds gets smaller and smaller ones, and the sum never exceeds the budget.  A limit whose
+smallest table does not fit is refused.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class NoRoom(InvalidInput):
 class TableBudget:
     """The memory of the tables of callers."""
 
-    def __init__(self, most_bytes: int, longest_log: int) -> None:
+    def __init__(self, most_bytes: int, longest_log: int, most_limits: int = 1) -> None:
         self.most_bytes = most_bytes
+        self.most_limits = most_limits  # that callers may name
         self.longest_log = longest_log
         self.reserved: dict[Place, int] = {}  # bytes of each table
         self.total = 0
@@ -58,7 +60,8 @@ class TableBudget:
             return LEAST_KEYS  # the table is there already, and keeps its size
         each = bytes_of_key(limit)
         room = self.most_bytes - self.total
-        keys = min(store.max_keys, max(LEAST_KEYS, room // SHARE // each))
+        others = max(0, self.most_limits - len(self.reserved) - 1) * LEAST_KEYS * each  # room for small tables of all
+        keys = min(store.max_keys, max(LEAST_KEYS, (room - others) // SHARE // each))
         if keys * each > room:
             raise NoRoom(
                 f"limit: expected limits whose tables take at most {self.most_bytes:,} bytes in all, got "

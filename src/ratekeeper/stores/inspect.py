@@ -64,11 +64,9 @@ class InspectedServers:
 
     def ask(self, *commands: tuple[bytes, ...]) -> list[tuple[str, list[Any]]]:
         """The address of each server and its replies; StoreUnavailable if one cannot be asked or refuses us."""
-        from hiredis import ReplyError
-
         from ratekeeper.stores.redis.connection import RedisConnection
         from ratekeeper.stores.redis.handshake import authentication
-        from ratekeeper.stores.redis.resp import encode_command
+        from ratekeeper.stores.redis.resp import ErrorReply, encode_command
 
         settings = self.store.settings
         first = [tuple(authentication(settings.username, settings.password))] if settings.password else []
@@ -82,9 +80,11 @@ class InspectedServers:
                     replies = connection.exchange(payload, len(first) + len(commands), until)
                 finally:
                     connection.close()
-                if isinstance(replies[0], ReplyError):
+                is_error = isinstance(replies[0], ErrorReply)
+                if is_error and (first or str(replies[0]).startswith("NOAUTH")):
                     raise StoreUnavailable(settings.shown, f"refused to be asked ({replies[0]})")
-                answers.append((str(place), list(replies[len(first) :])))
+                host, port = place
+                answers.append((f"[{host}]:{port}" if ":" in host else f"{host}:{port}", list(replies[len(first) :])))
         except OSError as error:
             raise StoreUnavailable(settings.shown, f"could not be asked ({error})") from error
         return answers
