@@ -179,6 +179,17 @@ def test_a_budget_for_each_model_and_none_for_others():
     assert [spent(budget)["tokens"] for budget in budgets.values()] == [30, 60]
 
 
+def test_an_estimate_above_the_whole_budget_waits_for_the_whole_budget():
+    clock = FakeClock()
+    account = Budget(tokens=["60/minute token_bucket", "1000/hour token_bucket"], clock=clock)
+    team = account.child("team", tokens="600/hour token_bucket")
+    with client_of(lambda _: httpx2.Response(200, json=USED), team, clock=clock, max_wait=90) as client:
+        client.post(URL, json=BODY)  # an estimate of 114
+        client.post(URL, json=BODY)
+    assert clock.now == 30.0
+    assert team.left() == {"tokens": 30}
+
+
 def test_a_tenant_is_the_key_of_the_budget():
     budget = Budget(**LIMITS, clock=FakeClock())
     with client_of(lambda _: httpx2.Response(200, json=USED), budget) as client:

@@ -85,13 +85,13 @@ class Metering:
         return None if budget is None else self.expected(budget)
 
     def costs(self, call: ModelCall, budget: AnyBudget) -> dict[str, int]:
-        """The estimate, in those units that the budget has."""
+        """The estimate, in those units that the budget has; at most what fits: a larger one could never be admitted."""
         try:
             inputs, output = self.estimate(call)
         except (TypeError, ValueError) as error:
             raise InvalidInput("estimate: expected a pair of whole numbers, the tokens of input and output.") from error
         costs = units_of(Usage(inputs, output), budget)
-        return {unit: cost for unit, cost in costs.items() if cost}
+        return {unit: min(cost, capacity(budget, unit)) for unit, cost in costs.items() if cost}
 
 
 def slot_limit(concurrent: int | str | Limit) -> Limit:
@@ -105,6 +105,17 @@ def units_of(usage: Usage, budget: AnyBudget) -> dict[str, int]:
     """Usage in those units that the budget has."""
     units = budget._level.units()
     return {unit: getattr(usage, unit) for unit in TOKEN_UNITS if unit in units}
+
+
+def capacity(budget: AnyBudget, unit: str) -> int:
+    """The most of a unit that one reservation can take, at all levels."""
+    level: Any = budget._level
+    most = []
+    while level is not None:
+        if unit in level.limits:
+            most += [part.capacity for part in level.limits[unit].parts]
+        level = level.parent
+    return min(most)
 
 
 def model_call(path: str, content: bytes | None) -> ModelCall:
