@@ -1,7 +1,8 @@
 """Random reservations and settlements beside the exact models: what is used is charged in full.
 
 The models know nothing of marks, caps in bits or rings: a debit is recorded, and the key owes it.  A window owes one
-limit more at most (a sliding one only as its ``debt`` says), a log remembers its newest ``count`` units, and ``debt`` in a limit is the cap of its own.
+limit more at most (a sliding one only as its ``debt`` says), a log remembers its newest ``count`` units, and ``debt``
+in a limit is the cap of its own.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ratekeeper.outbound.limits import NO_LIMIT, LimitRoutes, PacedPlan, paced_l
         ("unlimited", "unlimited"),
         (
             ["10/second", "1000/hour"],
-            "10/second burst 2 leaky_bucket, 1000 per 3661016950 microseconds sliding_window slices 60",
+            "10/second burst 2 leaky_bucket, 1000 per 3661016950 microseconds sliding_window slices 60 debt 1000",
         ),
     ],
 )

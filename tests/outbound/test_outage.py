@@ -153,7 +153,7 @@ def test_the_words_of_providers_name_units_and_periods():
         assert budget.left() == {"requests": 59, "tokens": 5000}
     assert (
         str(Budget(rpm=60, margin=0)._level.limits["requests"])
-        == "60 per 61016950 microseconds sliding_window slices 60"
+        == "60 per 61016950 microseconds sliding_window slices 60 debt 60"
     )
     with pytest.raises(ValueError, match="rpm: expected a whole number per minute, got '60/minute'"):
         Budget(rpm="60/minute")

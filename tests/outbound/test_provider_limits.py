@@ -118,6 +118,9 @@ def test_a_margin_is_a_part_of_the_period_within_bounds(with_margin):
     assert [margins(text) for text in ("5/second", "5/minute", "5/day", "1 per 100 milliseconds")] == [
         25_000, 1_500_000, 2_000_000, 20_000
     ]  # fmt: skip
-    assert str(provider_limit("300/minute", 1_000_000)) == "300 per 62033899 microseconds sliding_window slices 60"
+    assert (
+        str(provider_limit("300/minute", 1_000_000))
+        == "300 per 62033899 microseconds sliding_window slices 60 debt 300"
+    )
     assert str(provider_limit("300/minute burst 10")) == "300/minute burst 10"
     assert str(provider_limit(["unlimited", "300/minute gcra"])) == "300/minute"
