@@ -11,7 +11,7 @@ from ratekeeper.outbound.requests import PacedAdapter
 
 NO_STORE = "store: expected a URL such as 'redis://localhost:6379/0' or a store, got 5."
 NO_RATE = "expected a rate, got '2 concurrent', which is held and given back. Use Limiter.limit or Limiter.reserve."
-NO_OPTION = "expected an option (name, key, store, clock, parent) or a unit with a limit such as '10000/minute'"
+NO_OPTION = "expected an option (name, key, store, clock, parent, margin) or a unit with a limit such as '10000/minute'"
 STORE = "Did you mean 'store'?"
 NO_TIMEOUT = "timeout: expected seconds of at least 0, got -1."
 NO_PERIOD = (

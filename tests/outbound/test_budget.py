@@ -16,7 +16,7 @@ from tests import tier
 
 def make(**options):
     clock = FakeClock()
-    return clock, Budget(requests="60/minute", tokens="6000/minute", clock=clock, **options)
+    return clock, Budget(requests="60/minute gcra", tokens="6000/minute gcra", clock=clock, **options)
 
 
 def test_units_are_taken_together_or_not_at_all():
@@ -95,7 +95,7 @@ def test_a_refused_block_raises_with_the_time_to_wait():
 def test_waiting_is_first_come_first_served_and_bounded():
     async def main():
         clock = FakeClock()
-        budget = AsyncBudget(requests="60/minute", tokens="6000/minute", clock=clock)
+        budget = AsyncBudget(requests="60/minute gcra", tokens="6000/minute gcra", clock=clock)
         served = []
 
         async def call(name, tokens, **options):
@@ -120,7 +120,7 @@ def test_waiting_is_first_come_first_served_and_bounded():
 
 def test_a_reservation_that_is_awaited_and_then_entered_is_taken_once():
     async def main():
-        budget = AsyncBudget(requests="60/minute", tokens="6000/minute", clock=FakeClock())
+        budget = AsyncBudget(requests="60/minute gcra", tokens="6000/minute gcra", clock=FakeClock())
         reservation = await budget.reserve(tokens=1000)
         async with reservation as spending:
             await spending.add(tokens=30)
@@ -132,10 +132,10 @@ def test_a_reservation_that_is_awaited_and_then_entered_is_taken_once():
 
 def test_a_child_spends_its_parents_budget_too():
     clock = FakeClock()
-    organisation = Budget(name="org", requests="100/minute", tokens="10000/minute", clock=clock)
-    search = organisation.child("team", key="search", tokens="6000/minute")
-    ads = organisation.child("team", key="ads", tokens="6000/minute")
-    model = search.child("model", key="large", tokens="500/minute", images="5/minute")
+    organisation = Budget(name="org", requests="100/minute gcra", tokens="10000/minute gcra", clock=clock)
+    search = organisation.child("team", key="search", tokens="6000/minute gcra")
+    ads = organisation.child("team", key="ads", tokens="6000/minute gcra")
+    model = search.child("model", key="large", tokens="500/minute gcra", images="5/minute gcra")
     with search.reserve(tokens=5000) as spending:
         spending.settle(tokens=4000)
     assert (search.left(), ads.left()) == ({"requests": 99, "tokens": 2000}, {"requests": 99, "tokens": 6000})
@@ -154,9 +154,9 @@ def test_a_child_spends_its_parents_budget_too():
 def test_a_waiting_child_holds_up_no_other():
     async def main():
         clock = FakeClock()
-        organisation = AsyncBudget(name="org", tokens="60000/minute", clock=clock)
-        slow = organisation.child("team", key="slow", tokens="60/minute")
-        quick = organisation.child("team", key="quick", tokens="60000/minute")
+        organisation = AsyncBudget(name="org", tokens="60000/minute gcra", clock=clock)
+        slow = organisation.child("team", key="slow", tokens="60/minute gcra")
+        quick = organisation.child("team", key="quick", tokens="60000/minute gcra")
         await slow.reserve(tokens=60)
 
         async def wait():
@@ -174,13 +174,13 @@ def test_a_waiting_child_holds_up_no_other():
 
 def test_a_budget_closes_the_store_that_it_opened():
     async def main():
-        await AsyncBudget(tokens="60/minute", store="redis://127.0.0.1:1").close()
+        await AsyncBudget(tokens="60/minute gcra", store="redis://127.0.0.1:1").close()
         store = MemoryStore()
-        await AsyncBudget(tokens="60/minute", store=store).close()
-        Budget(tokens="60/minute", store=store).close()
-        assert Budget(tokens="60/minute", store=store).reserve(tokens=60)
+        await AsyncBudget(tokens="60/minute gcra", store=store).close()
+        Budget(tokens="60/minute gcra", store=store).close()
+        assert Budget(tokens="60/minute gcra", store=store).reserve(tokens=60)
 
-    Budget(tokens="60/minute").close()
+    Budget(tokens="60/minute gcra").close()
     asyncio.run(main())
 
 

@@ -14,7 +14,10 @@ from ratekeeper.outbound.limits import NO_LIMIT, LimitRoutes, PacedPlan, paced_l
         ("50/second burst 3", "50/second burst 3"),
         ("50/second gcra", "50/second"),
         ("unlimited", "unlimited"),
-        (["10/second", "1000/hour"], "10/second burst 2 leaky_bucket, 1000/hour"),
+        (
+            ["10/second", "1000/hour"],
+            "10/second burst 2 leaky_bucket, 1000 per 3661016950 microseconds sliding_window slices 60 debt 1000",
+        ),
     ],
 )
 def test_a_limit_that_names_no_algorithm_is_spaced_evenly(text, limit):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 
 # Microseconds between two attempts to take a lease that another call may have given back.
+# Microseconds between two attempts while a store without a fallback does not answer: the last is repeated.
+OUTAGE_PAUSES = (20_000, 50_000, 100_000, 250_000)
+
 SHORTEST_RETRY = 1_000
 LONGEST_RETRY = 32_000
 
@@ -58,7 +61,7 @@ def acquire_plan(
     served = False
     is_leased = any(check.lease for check in plan)
     try:
-        retry = SHORTEST_RETRY
+        retry, outage = SHORTEST_RETRY, 0
         wait: int | None = 0 if is_possible(plan) else None
         if wait is not None and patience is not None and not any(check.limit.is_leased for check in plan):
             try:
@@ -76,7 +79,15 @@ def acquire_plan(
         while True:
             if queue.closed:
                 raise Closed(queue.closed)
-            decisions = yield from hold(plan, renewer) if is_leased else ask("check", plan)
+            try:
+                decisions = yield from hold(plan, renewer) if is_leased else ask("check", plan)
+            except StoreUnavailable:  # and there is no fallback
+                pause = OUTAGE_PAUSES[min(outage, len(OUTAGE_PAUSES) - 1)]
+                outage += 1
+                if patience is not None and clock.nanos() // 1000 + pause > began + patience:
+                    raise
+                yield Sleep(pause)
+                continue
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
             allowed = all(decisions)
             wait = longest([decision.delay if allowed else decision.retry_after for decision in decisions])

@@ -56,13 +56,16 @@ class PacedMiddleware:
         retry: Retry | None = None,
         name: str = "outbound",
         clock: Clock | None = None,
+        margin: Seconds | None = None,
     ) -> None:
         if not hasattr(aiohttp, "ClientHandlerType"):
             raise InvalidInput(
                 f"aiohttp: expected 3.12 or newer, which has client middlewares, got {aiohttp.__version__}."
             )
         self._options = {"priority": priority}
-        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+        self._client = PacedClient(
+            limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True, margin=margin
+        )
 
     async def __call__(self, request: Request, handler: Handler) -> aiohttp.ClientResponse:
         async def send() -> Reply:

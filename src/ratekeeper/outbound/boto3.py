@@ -78,9 +78,10 @@ class PacedCalls:
         cooldown: Seconds = 1.0,
         name: str = "outbound",
         clock: Clock | None = None,
+        margin: Seconds | None = None,
     ) -> None:
         self._cooldown = patience_of(cooldown, "cooldown") or 0
-        self._client = PacedClient(limit, key, max_wait, 0, store, None, name, clock, asynchronous=False)
+        self._client = PacedClient(limit, key, max_wait, 0, store, None, name, clock, asynchronous=False, margin=margin)
 
     def register(self, client: Client) -> Client:
         """Pace every call of a client; returns it."""

@@ -25,10 +25,9 @@ from ratekeeper.flow.acquire import acquire_plan
 from ratekeeper.flow.run import AsyncFlowRunner, FlowRunner
 from ratekeeper.flow.settle import ask, give_back
 from ratekeeper.keys import encode
-from ratekeeper.limit import parse_limits
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.outbound.limits import expect_rate
-from ratekeeper.stores import open_store
+from ratekeeper.outbound.limits import expect_rate, provider_limit
+from ratekeeper.outbound.outage import counted, debit, open_outbound
 from ratekeeper.stores.options import expect_store
 
 if TYPE_CHECKING:
@@ -45,7 +44,13 @@ if TYPE_CHECKING:
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
-OPTIONS = ("name", "key", "store", "clock", "parent")
+OPTIONS = ("name", "key", "store", "clock", "parent", "margin")
+WORDS = {
+    "rpm": ("requests", "minute"),
+    "rpd": ("requests", "day"),
+    "tpm": ("tokens", "minute"),
+    "tpd": ("tokens", "day"),
+}
 ADVICE = "Pass a longer timeout to reserve(), or reserve less."
 
 
@@ -56,13 +61,15 @@ class BudgetLevel:
         self,
         name: str,
         key: Key,
-        limits: dict[str, Limits],
+        limits: dict[str, Limits | int],
         store: str | Store,
         clock: Clock | None,
         parent: Budget | AsyncBudget | None,
         asynchronous: bool,
+        margin: Seconds | None = None,
     ) -> None:
-        if not limits:
+        by_unit = in_words(limits)
+        if not by_unit:
             raise InvalidInput(
                 "budget: expected a limit for at least one unit, such as tokens='10000/minute', got none."
             )
@@ -71,14 +78,15 @@ class BudgetLevel:
         encode(key)
         self.key = key
         owner = "AsyncBudget" if asynchronous else "Budget"
-        self.limits = {unit: unit_limit(owner, unit, limit) for unit, limit in limits.items()}
+        micros = patience_of(margin, "margin")
+        self.limits = {unit: unit_limit(owner, unit, limit, micros) for unit, limit in by_unit.items()}
         self.parent: BudgetLevel | None = None if parent is None else parent._level
         self.path: str = name if self.parent is None else f"{self.parent.path}/{name}"
         self.owned_store: Any = None
         if self.parent is not None:
             store = self.parent.runner.store
         elif isinstance(store, str):
-            store = self.owned_store = open_store(store, clock=clock, asynchronous=asynchronous)
+            store = self.owned_store = open_outbound(store, clock, asynchronous)
         expect_store(store)
         self.runner: Any = AsyncFlowRunner(store) if asynchronous else FlowRunner(store)
         if self.parent is not None:
@@ -127,10 +135,26 @@ class BudgetLevel:
         return {unit: left[unit] for unit in units}
 
 
-def unit_limit(owner: str, unit: str, limit: Limits) -> Limit | LimitSet:
+def in_words(limits: dict[str, Any]) -> dict[str, Limits]:
+    """The limits of ``rpm=500, tpm=100_000, rpd=10_000`` by unit, beside those that are written out."""
+    found: dict[str, Any] = {}
+    for word, limit in limits.items():
+        unit, period = WORDS.get(word, (word, None))
+        if period is not None:
+            if limit.__class__ is not int or limit < 1:
+                raise InvalidLimit(f"{word}: expected a whole number per {period}, got {shown(limit)}.")
+            limit = f"{limit}/{period}"
+        earlier = found.get(unit)
+        if earlier is not None:
+            limit = [*(earlier if isinstance(earlier, list) else [earlier]), limit]
+        found[unit] = limit
+    return found
+
+
+def unit_limit(owner: str, unit: str, limit: Limits, margin: int | None = None) -> Limit | LimitSet:
     """The limit of one unit.  Any keyword may be a unit, so a wrong one may be a misspelled option."""
     try:
-        parsed = parse_limits(limit)
+        parsed = provider_limit(limit, margin)
     except InvalidLimit:
         advice = did_you_mean(unit, OPTIONS)
         if not advice and isinstance(limit, str):
@@ -168,14 +192,16 @@ class UnitReservation:
 
     def _reserve(self) -> Flow[None]:
         level, plan = self._level, self._plan
-        if self._patience is None:
-            self._decisions = yield from ask("check", plan)
-        else:
+        clock, began = level.runner.store.clock, level.runner.store.clock.nanos() // 1000
+
+        def acquire() -> Flow[tuple[Decision, ...]]:
+            if self._patience is None:
+                return ask("check", plan)
             queue_key = level.path, encode(level.key if self._key is None else self._key)
-            runner = level.runner
-            self._decisions = yield from acquire_plan(
-                runner.queue, queue_key, plan, self._patience, runner.store.clock, self._priority
-            )
+            patience = max(0, self._patience - (clock.nanos() // 1000 - began))
+            return acquire_plan(level.runner.queue, queue_key, plan, patience, clock, self._priority)
+
+        self._decisions = yield from counted(level.runner.store, plan, acquire)
         self._settled = not all(self._decisions)
 
     def _require(self) -> None:
@@ -192,7 +218,7 @@ class UnitReservation:
                 excess[unit] = self.used[unit] - self._charged.get(unit, 0)
                 self._charged[unit] = self.used[unit]
         if excess:
-            yield from ask("debit", self._level.plan(excess, self._key))
+            yield from debit(self._level.plan(excess, self._key), self._level.runner.store.clock)
 
     def _settle(self, actual: dict[str, int]) -> Flow[None]:
         """Refund or charge, unit by unit, the difference between the charged and the used amount."""
@@ -205,7 +231,7 @@ class UnitReservation:
         if refund:
             yield from give_back(refund, self._decisions[0])
         if excess:
-            yield from ask("debit", excess)
+            yield from debit(excess, self._level.runner.store.clock)
 
     def _leave(self, failed: bool) -> Flow[None]:
         """At the end of a block, charge the usage that was added; without any, an exception refunds everything."""
@@ -247,11 +273,12 @@ class Budget:
         store: str | Store = "memory://",
         clock: Clock | None = None,
         parent: Budget | AsyncBudget | None = None,
-        **limits: Limits,
+        margin: Seconds | None = None,
+        **limits: Limits | int,
     ) -> None:
-        self._level = BudgetLevel(name, key, limits, store, clock, parent, asynchronous=False)
+        self._level = BudgetLevel(name, key, limits, store, clock, parent, asynchronous=False, margin=margin)
 
-    def child(self, name: str, *, key: Key = "all", **limits: Limits) -> Budget:
+    def child(self, name: str, *, key: Key = "all", **limits: Limits | int) -> Budget:
         """A budget within this one, on the same store: every reservation of the child is one of the parent too."""
         return Budget(name=name, key=key, parent=self, **limits)  # type: ignore[arg-type]
 
@@ -310,11 +337,12 @@ class AsyncBudget:
         store: str | Store = "memory://",
         clock: Clock | None = None,
         parent: Budget | AsyncBudget | None = None,
-        **limits: Limits,
+        margin: Seconds | None = None,
+        **limits: Limits | int,
     ) -> None:
-        self._level = BudgetLevel(name, key, limits, store, clock, parent, asynchronous=True)
+        self._level = BudgetLevel(name, key, limits, store, clock, parent, asynchronous=True, margin=margin)
 
-    def child(self, name: str, *, key: Key = "all", **limits: Limits) -> AsyncBudget:
+    def child(self, name: str, *, key: Key = "all", **limits: Limits | int) -> AsyncBudget:
         """A budget within this one, on the same store: every reservation of the child is one of the parent too."""
         return AsyncBudget(name=name, key=key, parent=self, **limits)  # type: ignore[arg-type]
 

@@ -9,8 +9,8 @@ from ratekeeper.keys import LONGEST, encode
 from ratekeeper.outbound.call_options import current_options
 from ratekeeper.outbound.delivery import PacedRequest, Pacer, patience_of
 from ratekeeper.outbound.limits import LimitRoutes
+from ratekeeper.outbound.outage import open_outbound
 from ratekeeper.outbound.retry import Retry
-from ratekeeper.stores import open_store
 from ratekeeper.stores.options import expect_store
 
 if TYPE_CHECKING:
@@ -38,15 +38,16 @@ class PacedClient:
         name: str,
         clock: Clock | None,
         asynchronous: bool,
+        margin: Seconds | None = None,
     ) -> None:
         if key is not None and not callable(key):
             raise InvalidInput(f"key: expected a function of the request, got {shown(key)}.")
         self.max_wait = patience_of(max_wait)
         self.key = key
-        self.routes = LimitRoutes(limit, name)
+        self.routes = LimitRoutes(limit, name, patience_of(margin, "margin"))
         self.owned_store: Any = None
         if isinstance(store, str):
-            store = self.owned_store = open_store(store, clock=clock, asynchronous=asynchronous)
+            store = self.owned_store = open_outbound(store, clock, asynchronous)
         expect_store(store)
         if retry is not None and not isinstance(retry, Retry):
             raise InvalidInput(f"retry: expected a Retry such as Retry(max_retries=5), got {shown(retry)}.")

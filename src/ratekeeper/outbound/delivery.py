@@ -20,6 +20,7 @@ from ratekeeper.flow.effects import Ask, Sleep
 from ratekeeper.flow.queue import WaitQueue
 from ratekeeper.flow.settle import ask, give_back
 from ratekeeper.outbound.cooldown import cooldowns_of
+from ratekeeper.outbound.outage import counted, may_lose_counts
 from ratekeeper.outbound.response_limits import NOTHING, read
 from ratekeeper.outbound.retry import IDEMPOTENT, Retry, is_refusal, may_resend
 from ratekeeper.outbound.server_quota import ServerQuotas
@@ -132,6 +133,7 @@ class Pacer:
     def __init__(self, store: Store, space: str, retry: Retry) -> None:
         self.store = store
         self.clock = store.clock
+        self.may_lose_counts = may_lose_counts(store)
         self.retry = retry
         self.queue = WaitQueue()
         self.cooldowns = cooldowns_of(store, space)
@@ -225,7 +227,10 @@ def take_turn(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow
         if wait:
             yield from sleep_in_time(pacer, request, wait, wait, deadline)
         if checks:
-            decisions = yield from acquire(pacer, request, deadline)
+            if pacer.may_lose_counts:
+                decisions = yield from counted(pacer.store, checks, lambda: acquire(pacer, request, deadline))
+            else:
+                decisions = yield from acquire(pacer, request, deadline)
             if not all(decisions):
                 raise TooLate(binding(decisions), request.name)
         if request.has_budget:
@@ -254,8 +259,11 @@ def acquire(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow[t
     plan = request.plan
     patience = pacer.patience(deadline)
     if plan.queue_key not in pacer.queue.waiting and (patience is None or plan.longest_delay <= patience):
-        decisions: tuple[Decision, ...] = yield from ask("check", plan.checks)
-        if all(decisions):
+        try:
+            decisions: tuple[Decision, ...] = yield from ask("check", plan.checks)
+        except StoreUnavailable:  # and there is no fallback: the queue tries again, as long as the request may wait
+            decisions = ()
+        if decisions and all(decisions):
             delay = round(max([decision.delay for decision in decisions]) * SECOND)
             if delay:
                 try:

@@ -146,8 +146,11 @@ class PacedInterceptor(
         retry: Retry | None = None,
         name: str = "outbound",
         clock: Clock | None = None,
+        margin: Seconds | None = None,
     ) -> None:
-        client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        client = PacedClient(
+            limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False, margin=margin
+        )
         self._channel = PacedChannel(client, idempotent, priority)
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
@@ -278,8 +281,9 @@ def paced_interceptors(
     retry: Retry | None = None,
     name: str = "outbound",
     clock: Clock | None = None,
+    margin: Seconds | None = None,
 ) -> list[Any]:
     """The interceptors of one ``grpc.aio`` channel, which share their limits.  The arguments are PacedInterceptor's."""
-    client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+    client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True, margin=margin)
     channel = PacedChannel(client, idempotent, priority)
     return [UnaryUnary(channel), UnaryStream(channel), StreamUnary(channel), StreamStream(channel)]

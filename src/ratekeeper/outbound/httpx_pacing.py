@@ -73,10 +73,13 @@ class SyncPacing(Generic[Transport, Request, Response]):
         retry: Retry | None = None,
         name: str = "outbound",
         clock: Clock | None = None,
+        margin: Seconds | None = None,
     ) -> None:
         expect_either(limit, budget)
         self._inner: Any = self._library.HTTPTransport() if inner is None else inner
-        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        self._client = PacedClient(
+            limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False, margin=margin
+        )
         self._metering: Metering | None = None
         if budget is not None or concurrent is not None or meter is not None:
             store = self._client.pacer.store
@@ -159,10 +162,13 @@ class AsyncPacing(Generic[Transport, Request, Response]):
         retry: Retry | None = None,
         name: str = "outbound",
         clock: Clock | None = None,
+        margin: Seconds | None = None,
     ) -> None:
         expect_either(limit, budget)
         self._inner: Any = self._library.AsyncHTTPTransport() if inner is None else inner
-        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True)
+        self._client = PacedClient(
+            limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=True, margin=margin
+        )
         self._metering: Metering | None = None
         if budget is not None or concurrent is not None or meter is not None:
             store = self._client.pacer.store

@@ -6,14 +6,18 @@
     lambda request: "10/second" or None             anything
 
 A request takes all limits that match, or none of them.
+
+A text that names neither a burst nor an algorithm is what a provider enforces, in a way that is not known here.  It is
+counted over a little more than its period, the margin, so that no window of the provider's sees more than the limit:
+see docs/explain/outbound-limits.md.
 """
 
 from __future__ import annotations
 
 from ratekeeper.check import Check
 from ratekeeper.errors import InvalidInput, shown
-from ratekeeper.limit import Limit, LimitSet, parse_limits
-from ratekeeper.units import parse_limit
+from ratekeeper.limit import LONGEST_PERIOD, Limit, LimitSet, parse_limits
+from ratekeeper.units import SECOND, parse_limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +33,43 @@ LEAST_AHEAD = 2
 MOST_PLANS = 1_024  # in the cache of each client
 
 
-def paced_limit(limits: Limits, ahead: int | None = None) -> Limit | LimitSet:
+SLICES = 60  # of a window that a provider's limit is counted in
+MARGINS = 40  # in a period
+SHORTEST_MARGIN, LONGEST_MARGIN = 20_000, 2 * SECOND  # microseconds
+
+
+def margin_of(micros: int, margin: int | None) -> int:
+    """The period with its margin: how much longer a call may take to the provider than the quickest one."""
+    if margin is None:
+        margin = min(LONGEST_MARGIN, max(SHORTEST_MARGIN, micros // MARGINS))
+    return min(LONGEST_PERIOD, micros + margin)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text says only how much in which time, and leaves the rest to us."""
+    return text.strip().lower() != "unlimited" and parse_limit(text).keys() <= {"count", "micros", "debt"}
+
+
+def provider_limit(limits: Limits, margin: int | None = None) -> Limit | LimitSet:
+    """Limits that no window of a provider sees exceeded; a Limit, and a text with more words, stay as they are.
+
+    A sliding window of S slices admits its count in any (S - 1) / S of its period: that part is the provider's period
+    and the margin.
+    """
+    if isinstance(limits, str):
+        if not is_plain(limits):
+            return parse_limits(limits)
+        limit = Limit.parse(limits)
+        micros = -(-margin_of(limit.micros, margin) * SLICES // (SLICES - 1))
+        period = min(LONGEST_PERIOD, micros) / SECOND
+        debt = limit.count if limit.debt is None else limit.debt
+        return Limit(limit.count, period, algorithm="sliding_window", slices=SLICES, debt=debt)
+    if isinstance(limits, (Limit, LimitSet)) or not hasattr(limits, "__iter__") or isinstance(limits, (bytes, dict)):
+        return parse_limits(limits)
+    return parse_limits([part for limit in limits for part in provider_limit(limit, margin).parts])
+
+
+def paced_limit(limits: Limits, ahead: int | None = None, margin: int | None = None) -> Limit | LimitSet:
     """Limits for pacing: a text that names no algorithm becomes a leaky bucket, which spaces calls evenly.
 
     Its queue has room for the calls of a seventh of a second, or for ``ahead`` of them.  With less room, a caller that
@@ -37,7 +77,7 @@ def paced_limit(limits: Limits, ahead: int | None = None) -> Limit | LimitSet:
     with the shortest period spaces the calls, and the others are quotas.
     """
     if isinstance(limits, str):
-        return parse_limits(evenly_spaced(limits, ahead))
+        return parse_limits(evenly_spaced(limits, ahead, margin))
     if isinstance(limits, (Limit, LimitSet)):
         return limits
     if not isinstance(limits, (list, tuple, set, frozenset)) and not hasattr(limits, "__next__"):
@@ -46,21 +86,21 @@ def paced_limit(limits: Limits, ahead: int | None = None) -> Limit | LimitSet:
     shortest = min([limit.micros for _, limit in parsed], default=0)
     return parse_limits(
         [
-            evenly_spaced(text, ahead) if isinstance(text, str) and limit.micros == shortest else limit
+            evenly_spaced(text, ahead, margin)
+            if isinstance(text, str) and limit.micros == shortest
+            else provider_limit(text, margin).parts[0]
             for text, limit in parsed
         ]
     )
 
 
-def evenly_spaced(text: str, ahead: int | None) -> str | Limit:
-    if text.strip().lower() == "unlimited":
+def evenly_spaced(text: str, ahead: int | None, margin: int | None) -> str | Limit:
+    if not is_plain(text):
         return text
-    words = parse_limit(text)
-    if "algorithm" in words or "burst" in words or "slices" in words:
-        return text
-    limit = Limit.parse(text, "leaky_bucket")
+    limit = Limit.parse(text)
     places = ahead or max(LEAST_AHEAD, limit.count * AHEAD // limit.micros)
-    return Limit.parse(f"{text} burst {places}", "leaky_bucket")
+    period = margin_of(limit.micros, margin) / SECOND
+    return Limit(limit.count, period, burst=places, algorithm="leaky_bucket", debt=limit.debt)
 
 
 def expect_rate(place: str, limit: Limit | LimitSet) -> None:
@@ -95,9 +135,13 @@ class LimitRoutes:
     """From a request's key, host and path to its plan."""
 
     def __init__(
-        self, limits: Limits | Mapping[str, Limits] | Callable[[Any], Limits | None] | None, space: str
+        self,
+        limits: Limits | Mapping[str, Limits] | Callable[[Any], Limits | None] | None,
+        space: str,
+        margin: int | None = None,
     ) -> None:
         self.space = space
+        self.margin = margin
         self.for_all: Limit | LimitSet | None = None
         self.plans: dict[str | bytes, PacedPlan] = {}  # of the limit for all, by key
         self.by_route: list[tuple[str, str, Limit | LimitSet]] = []
@@ -113,11 +157,11 @@ class LimitRoutes:
                     raise InvalidInput(f"limit: expected a host, or a host and a path, got {shown(route)}.")
                 # Two leaky buckets would give one call two different turns in advance, so here none gives any.
                 ahead = 1 if hosts.count(host.lower()) > 1 else None
-                self.by_route.append((host.lower(), slash + path, paced_limit(limit, ahead)))
+                self.by_route.append((host.lower(), slash + path, paced_limit(limit, ahead, margin)))
         elif callable(limits):
             self.choose = limits
         else:
-            self.for_all = paced_limit(limits)
+            self.for_all = paced_limit(limits, margin=margin)
 
     def plan(self, request: Any, key: str | bytes, host: str, path: str) -> PacedPlan:
         """All checks of this request; ``key`` is encoded."""
@@ -141,10 +185,10 @@ class LimitRoutes:
     def parsed(self, limits: Limits) -> Limit | LimitSet:
         """What a function chose, parsed; texts and limits are cached."""
         if not isinstance(limits, (str, Limit)):
-            return paced_limit(limits)
+            return paced_limit(limits, margin=self.margin)
         limit = self.chosen.get(limits)
         if limit is None:
-            limit = paced_limit(limits)
+            limit = paced_limit(limits, margin=self.margin)
             if len(self.chosen) < MOST_PLANS:
                 self.chosen[limits] = limit
         return limit

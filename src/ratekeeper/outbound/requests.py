@@ -60,11 +60,14 @@ class PacedAdapter(BaseAdapter):
         retry: Retry | None = None,
         name: str = "outbound",
         clock: Clock | None = None,
+        margin: Seconds | None = None,
     ) -> None:
         super().__init__()
         self.options: dict[str, Any] = {}
         self._inner = HTTPAdapter() if inner is None else inner
-        self._client = PacedClient(limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False)
+        self._client = PacedClient(
+            limit, key, max_wait, max_retries, store, retry, name, clock, asynchronous=False, margin=margin
+        )
 
     def send(self, request: Prepared, *args: Any, **kwargs: Any) -> requests.Response:
         times_sent = 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.clock import MONOTONIC
 from ratekeeper.stores.fallback import Fallback, NoFallback
-from ratekeeper.stores.redis.handshake import warned
+from ratekeeper.stores.redis.handshake import runs, warned
 from ratekeeper.stores.redis.plans import MOST_LAYOUTS, PlanTranslator
 from ratekeeper.stores.redis.prefetch import PrefetchedQuotas, can_prefetch, validate
 from ratekeeper.stores.redis.request import ChargeRequest
@@ -54,12 +54,18 @@ class AnyRedisStore:
         self.prefetching: dict[tuple[str, Limit, str | int], PrefetchedQuotas] = {}
         make_fallback = Fallback if fallback else NoFallback
         settings = self.settings
+        settings.has_fallback = fallback
         self.fallback = make_fallback(settings.on_store_error, settings.local_share, self.translator, self.clock)
 
     @property
     def evicts_keys(self) -> bool:
         """Whether a server has said that it may evict keys, and so forget which clients are at their limit."""
         return self.settings.shown in warned
+
+    @property
+    def server_run(self) -> str | None:
+        """Names the run of the server that was connected to last: a server that restarts may have lost its counts."""
+        return None if self.settings.is_cluster else runs.get(self.settings.shown)
 
     def run(self, flow: PlanFlow) -> Any:
         """Send what ``flow`` asks for; its answer, or something to await."""

@@ -63,6 +63,8 @@ class Handshake:
                     # A replica runs scripts that write nothing, so a probe would succeed.
                     raise StoreUnavailable(self.settings.shown, "is a replica, and answers READONLY to what writes")
                 warn_of_eviction(facts, self.settings.shown)
+                if facts.get("run_id"):
+                    runs[self.settings.shown] = facts["run_id"]
 
 
 class Question:
@@ -96,6 +98,7 @@ def authentication(user: str, password: str) -> list[bytes]:
 
 LONGEST_POLICY = 20  # letters; what is longer is none that a server has
 warned: set[str] = set()
+runs: dict[str, str] = {}  # the latest run of each server, by the URL of its store
 
 
 def warn_of_eviction(facts: dict[str, str], store: str) -> None:

@@ -134,6 +134,7 @@ class RedisSettings:
         self.deadline: float = given.get("deadline", 0.05)
         self.first_deadline: float = given.get("first_deadline", max(FIRST_DEADLINE, self.deadline))
         self.on_store_error: str = given.get("on_store_error", "local")
+        self.has_fallback = True
         self.local_share: float = given.get("local_share", LOCAL_SHARE)
         self.deny_cache: bool = given.get("deny_cache", True)
         self.prefetch: str | int | None = given.get("prefetch")
@@ -164,6 +165,8 @@ class RedisSettings:
     @property
     def fallback(self) -> str:
         """What is used while the store cannot be asked, as the log shows it."""
+        if not self.has_fallback:
+            return "no fallback: callers wait for it, up to their own timeouts,"
         share = f" ({self.local_share * 100:g} % of each limit, per process)" if self.on_store_error == "local" else ""
         return f"on_store_error={self.on_store_error}{share}"
 
