@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from ratekeeper.flow.queue import WaitQueue
 
 
-# Microseconds between two attempts to take a lease that another call may have given back.
 # Microseconds between two attempts while a store without a fallback does not answer: the last is repeated.
 OUTAGE_PAUSES = (20_000, 50_000, 100_000, 250_000)
-
+# Microseconds between two attempts to take a lease that another call may have given back.
 SHORTEST_RETRY = 1_000
 LONGEST_RETRY = 32_000
 
