@@ -74,11 +74,13 @@ def test_what_several_processes_saw_is_one_order_that_the_model_agrees_with(any_
     """Linearizability: one order of all calls explains every answer, and agrees with real time."""
     with Flusher(any_server):
         seen = run_fleet(record, any_server.url, f"fleet{next(prefixes)}", TEXTS, 1.5 if SHORT else 15)
+    calls = admitted = 0
     for index, text in enumerate(TEXTS):
         history = [call[1:] for each in seen for call in each if call[0] == index]
-        admitted = sum(call[3] for call in history)
-        assert 20 < admitted < len(history), text
         assert linear(Limit.parse(text), history) == len(history)
+        calls += len(history)
+        admitted += sum(call[3] for call in history)
+    assert 20 < admitted < calls  # of all limits: a slow machine may never exhaust a single one
 
 
 def linear(limit, history):

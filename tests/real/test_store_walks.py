@@ -18,7 +18,7 @@ from ratekeeper.testing import FakeClock
 from tests.twins.store_walk import LIMITS, walk, walk_keys
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(7200)]
-STEPS = int(os.environ.get("RATEKEEPER_STEPS", 20_000 if os.environ.get("RATEKEEPER_REAL_SHORT") else 1_000_000))
+STEPS = int(os.environ.get("RATEKEEPER_STEPS", 10_000 if os.environ.get("RATEKEEPER_REAL_SHORT") else 1_000_000))
 EACH = 500  # steps on one key
 KEYS = 40  # that travel to a server together
 
