@@ -179,6 +179,18 @@ def test_a_budget_for_each_model_and_none_for_others():
     assert [spent(budget)["tokens"] for budget in budgets.values()] == [30, 60]
 
 
+def test_usage_above_the_estimate_is_charged_in_full_and_the_next_call_waits_it_off():
+    clock = FakeClock()
+    budget = Budget(tokens="600/minute token_bucket", clock=clock)
+    answer = {"usage": {"input_tokens": 14, "output_tokens": 1086}}
+    options = {"clock": clock, "max_wait": 90, "estimate": lambda call: (14, 86)}
+    with client_of(lambda _: httpx2.Response(200, json=answer), budget, **options) as client:
+        client.post(URL, json=BODY)
+        assert budget.left() == {"tokens": 0}
+        client.post(URL, json=BODY)
+    assert clock.now == 60.0  # 500 in debt, and the next hundred: ten a second
+
+
 def test_an_estimate_above_the_whole_budget_waits_for_the_whole_budget():
     clock = FakeClock()
     account = Budget(tokens=["60/minute token_bucket", "1000/hour token_bucket"], clock=clock)
@@ -271,7 +283,7 @@ def test_an_answer_is_not_lost_because_its_settlement_is(caplog):
 
     with client_of(answer, budget) as client:
         assert client.post(URL, json=BODY).json() == USED
-    assert caplog.messages == [
+    assert [record.getMessage() for record in caplog.records if record.name == "ratekeeper"] == [
         "models.example.com: the usage was not settled, and the estimate of 114 tokens stays charged: "
         "redis://db: the store is away"
     ]
