@@ -39,8 +39,7 @@ SOURCES = (
 )
 WORDS = (
     "one of name, match, default, host, by, limit, algorithm, window, timezone, cost, count_when, counts, scope, "
-    "mode, enforce_percent, "
-    "warn_at, grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
+    "mode, enforce_percent, warn_at, grace, penalty, allow_from, exempt, on_store_error, max_delay, message, headers"
 )
 NO_LIMIT = (
     "limits: expected a limit such as '100/minute' or a list of limits, got 5. Write a period too, such as '5/minute'."

@@ -159,3 +159,9 @@ def test_a_rules_file_names_the_module_of_the_function(tmp_path, monkeypatch):
 def test_sources_and_costs_may_be_imported_too():
     policy, _ = make({"limit": "5/minute", "by": "function:operator:attrgetter", "mode": "off"})
     assert policy.rules[0].by == ("function:operator:attrgetter",)
+
+
+def test_a_computed_limit_has_the_window_and_the_time_zone_of_its_rule():
+    rule = {"limit": lambda request: "2/day", "window": "calendar", "timezone": "Europe/Berlin"}
+    policy, _ = make(rule)
+    assert str(ask(policy).answers[0][0].limit) == "2/day calendar Europe/Berlin"

@@ -20,13 +20,13 @@ MESSAGES = [
     (rule(limit="1/day", timezone="Europe/Berlin"), "rules: rules[0].timezone (rule 'r'): expected a calendar limit beside "
      "it, got 'Europe/Berlin'. Write limit = '1000/day calendar', limit = '1000/month', or window = 'calendar'."),
     (rule(limit="1/hour", window="calendar"), "rules: rules[0].limit (rule 'r'): expected one day, week, month or year with "
-     "'calendar', got hour. Shorter periods start at full hours, minutes and seconds with fixed_window (['1/hour calendar'])."),
+     "'calendar', got hour. Shorter periods start at full hours, minutes and seconds with fixed_window ('1/hour')."),
     (rule(limit="1/day", window="calender"), "rules: rules[0].window (rule 'r'): expected 'calendar' or 'first-use', got "
      "'calender'. Did you mean 'calendar'?"),
     (rule(limit="1/day", window="calendar", algorithm="gcra"), "rules: rules[0].limit (rule 'r'): expected fixed_window or no "
      "algorithm beside window = 'calendar', got 'gcra'."),
     (rule(limit="1/month", timezone="Berlin"), "rules: rules[0].limit (rule 'r'): expected a time zone such as "
-     "'Europe/Berlin', got 'Berlin'. Did you mean 'Europe/Berlin'? (['1/month calendar Berlin'])."),
+     "'Europe/Berlin', got 'Berlin'. Did you mean 'Europe/Berlin'? ('1/month')."),
     (without("limit", rule(timezone="UTC", allow_from=[])), "rules: rules[0].timezone (rule 'r'): expected a limit beside it, "
      "got 'UTC'. Without a limit it does nothing."),
     ({}, "rules: expected 'rules': a list of rules ([[rules]] in TOML). It is missing."),

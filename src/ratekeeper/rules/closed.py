@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratekeeper.decision import Decision
 from ratekeeper.limit import Limit, LimitSet, parse_limits
-from ratekeeper.units import format_period, split
+from ratekeeper.units import format_period, split, with_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +19,20 @@ CLOSED = "closed"  # in the place of an algorithm
 REFUSAL = Decision(False, 0, 0, None, 0.0, 0.0)
 
 
-def parse_rule_limits(given: str | Limit | LimitSet | Iterable[str | Limit], algorithm: str | None) -> Limit | LimitSet:
-    """Parse one limit or several, as ``parse_limits`` does; a count of 0 among them closes all."""
+def parse_rule_limits(
+    given: str | Limit | LimitSet | Iterable[str | Limit],
+    algorithm: str | None,
+    window: str | None = None,
+    timezone: str | None = None,
+) -> Limit | LimitSet:
+    """Parse one limit or several, as ``parse_limits`` does; a count of 0 among them closes all.
+
+    ``window`` and ``timezone`` are of texts that do not name their own.
+    """
+    if (window is not None or timezone is not None) and not isinstance(given, (Limit, LimitSet)):
+        texts = [given] if isinstance(given, str) else given
+        given = [with_window(text, window, timezone) if isinstance(text, str) else text for text in texts]
+        algorithm = None if window is not None else algorithm
     listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if any(is_zero(limit) for limit in listed):
         limits = [Limit.parse("1" + limit.strip()[1:], algorithm) if is_zero(limit) else limit for limit in listed]

@@ -23,14 +23,23 @@ RETURNS = "a limit such as '100/minute', a list of limits or 'unlimited'"
 
 
 class LimitFunction:
-    """A function of a request that returns its limit, and the algorithm of limits that name none."""
+    """A function of a request that returns its limit, and the algorithm and window of limits that name none."""
 
-    __slots__ = ("algorithm", "function", "is_async", "name")
+    __slots__ = ("algorithm", "function", "is_async", "name", "timezone", "window")
 
-    def __init__(self, function: Callable[[Request], Any], name: str, algorithm: str | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[[Request], Any],
+        name: str,
+        algorithm: str | None = None,
+        window: str | None = None,
+        timezone: str | None = None,
+    ) -> None:
         self.function = function
         self.name = name
         self.algorithm = algorithm
+        self.window = window
+        self.timezone = timezone
         self.is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
     def __call__(self, request: Request) -> Any:
@@ -58,7 +67,7 @@ class LimitFunction:
             advice = " To limit nobody, return 'unlimited'."
         elif isinstance(value, (str, Limit, LimitSet, list, tuple)):
             try:
-                return parse_rule_limits(value, self.algorithm)
+                return parse_rule_limits(value, self.algorithm, self.window, self.timezone)
             except InvalidLimit as error:
                 raise InvalidLimit(f"{self}: {error}") from None
         raise InvalidLimit(f"{self}: expected the function to return {RETURNS}, got {type(value).__name__}.{advice}")

@@ -29,7 +29,7 @@ from ratekeeper.rules.rule import ANY_TIER, THIRTY_SECONDS, Cost, Exempt, Penalt
 from ratekeeper.rules.schema import BODIES, RULES
 from ratekeeper.rules.settings import Response, Settings
 from ratekeeper.rules.validate import Attempts, Place, fits, sentence
-from ratekeeper.units import parse_period, to_micros, with_window
+from ratekeeper.units import parse_period, to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -450,8 +450,13 @@ class RulesParser:
         """The function that computes the limit of each request, if there is one."""
         given = table.get("limit")
         if isinstance(given, str) and given.startswith("function:"):
-            return LimitFunction(self.expect_function(place, given), given[9:], table.get("algorithm"))
-        return LimitFunction(given, name_of_function(given), table.get("algorithm")) if callable(given) else None
+            function, name = self.expect_function(place, given), given[9:]
+        elif callable(given):
+            function, name = given, name_of_function(given)
+        else:
+            return None
+        timezone = table.get("timezone", self.content.get("timezone"))
+        return LimitFunction(function, name, table.get("algorithm"), table.get("window"), timezone)
 
     def condition(self, place: Place, table: dict[str, Any]) -> Condition:
         given = table["count_when"]
@@ -535,11 +540,7 @@ class RulesParser:
         if window is not None and algorithm not in (None, "fixed_window"):
             place.refuse(f"fixed_window or no algorithm beside window = {window!r}", algorithm)
         try:
-            if window is not None or timezone is not None:
-                texts = [given] if isinstance(given, str) else given
-                given = [with_window(text, window, timezone) if isinstance(text, str) else text for text in texts]
-                algorithm = None if window is not None else algorithm
-            return parse_rule_limits(given, algorithm)
+            return parse_rule_limits(given, algorithm, window, timezone)
         except InvalidInput as error:
             head, _, rest = str(error).partition(": expected ")
             advice = rest.partition(" To refuse everybody")[0]
