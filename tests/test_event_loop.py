@@ -120,7 +120,7 @@ def test_pace_and_a_policy_with_a_delay(run):
         return [bool(await policy.acheck(Request(peer="192.0.2.1"))) for _ in range(11)]
 
     assert run(main) == [True] * 10 + [False]
-    assert clock.now == 1.0
+    assert 1.0 <= clock.now < 1.05  # pacing leaves the server a margin
 
 
 def test_every_call_on_redis(run, redis_server):

@@ -230,6 +230,6 @@ def test_outbound_requests_of_httpx(backend, kind, redis_server):
 
     if kind == "memory":
         anyio.run(main, backend=backend)
-        assert clock.now == 0.5
+        assert 0.5 <= clock.now < 0.55  # pacing leaves the server a margin
     else:
         anyio.run(main, backend=backend)
