@@ -5,6 +5,7 @@ import itertools
 import threading
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from ratekeeper import Limit
 from ratekeeper.limit import parse_limits
@@ -116,6 +117,23 @@ class TestAsyncRedisStore(OnServer, TimedStoreContract):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+
+
+class TestAsyncRedisStoreOnTrio(TestAsyncRedisStore):
+    if not tier.FULL:  # thousands of steps, each through a thread; the other loop walks them in the quick tier too
+        test_answers_are_those_of_the_pure_rule_step_by_step = None
+
+    def setup(self):
+        self.opened = start_blocking_portal("trio")
+        self.portal = self.opened.__enter__()
+        TimedStoreContract.setup_method(self)
+
+    def ask(self, operation, *arguments):
+        return self.portal.call(getattr(self.store, operation), *arguments)
+
+    def teardown(self):
+        self.ask("close")
+        self.opened.__exit__(None, None, None)
 
 
 class TestTimedRedisStoreThroughPrepared(ThroughPrepared, TestTimedRedisStore):
