@@ -150,6 +150,9 @@ def parse_limit(text: str) -> dict[str, int | str]:
             continue
         if word in arguments:
             raise InvalidLimit(f"{place}: expected {word!r} once, got it twice.")
+        if word == "refill":
+            words = take_refill(words[1:], arguments, place)
+            continue
         word = WINDOW_WORDS.get(word, word)
         if word in (*ALGORITHMS, *WINDOWS) and "algorithm" in arguments:
             raise InvalidLimit(
@@ -208,13 +211,30 @@ def take_calendar(words: list[str], unit: str, text: str, arguments: dict[str, i
     return words
 
 
+def take_refill(words: list[str], arguments: dict[str, int | str], place: str) -> list[str]:
+    """Parse what follows ``refill``: ``interval``, by which a bucket is filled up one period after its first call.
+
+    That is a window that starts with the first call, and is kept as one.
+    """
+    if words[:1] != ["interval"]:
+        raise InvalidLimit(
+            f"{place}: expected 'interval' after 'refill', got {shown(words[0]) if words else 'nothing'}. "
+            "Without 'refill' a bucket is refilled steadily."
+        )
+    if arguments.get("algorithm", "token_bucket") != "token_bucket":
+        raise InvalidLimit(f"{place}: expected 'refill' with token_bucket only, got {arguments['algorithm']}.")
+    arguments["algorithm"] = "first_use_window"
+    return words[2:] if words[1:2] == ["token_bucket"] else words[1:]
+
+
 def with_window(text: str, window: str | None, timezone: str | None) -> str:
     """``text`` with the window and the time zone that it does not name itself."""
     words = split(text)
     if not words or "concurrent" in words or words == ["unlimited"]:
         return text
     is_calendar = "calendar" in words or CALENDAR_UNITS.get(words[2] if len(words) > 2 else "") in VARYING
-    if window is not None and not is_calendar and not any(word in (*WINDOW_WORDS, *ALGORITHMS) for word in words):
+    names_its_own = is_calendar or any(word in (*WINDOW_WORDS, *ALGORITHMS, "refill") for word in words)
+    if window is not None and not names_its_own:
         text, is_calendar = f"{text} {window}", window == "calendar"
     if timezone is None or not is_calendar:
         return text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratekeeper import Limit, Limiter
+from ratekeeper import InvalidLimit, Limit, Limiter
 from ratekeeper.algorithms import first_use_window as rule
 from ratekeeper.testing import FakeClock
 
@@ -61,3 +61,35 @@ def test_counts_too_large_for_a_packed_slot():
     assert limiter.check("a", 2).retry_after == 86_400.0
     clock.advance(86_400)
     assert limiter.check("a", 10**12)
+
+
+def test_a_bucket_that_is_refilled_by_the_interval_is_full_one_period_after_its_first_call():
+    clock = FakeClock(start=7.25)
+    limiter = Limiter("3/second token_bucket refill interval", clock=clock)
+    assert limiter.check("a")
+    clock.advance(0.999999)
+    assert limiter.check("a").remaining == 1  # nothing drips in
+    clock.advance(0.000001)
+    assert limiter.check("a").remaining == 2
+    same = {"3/second refill interval", "3/second refill interval token_bucket", "3/second first-use"}
+    assert {Limit.parse(text) for text in same} == {Limit.parse("3/second token_bucket refill interval")}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("3/second refill",
+         "expected 'interval' after 'refill', got nothing. Without 'refill' a bucket is refilled steadily."),
+        ("3/second refill daily",
+         "expected 'interval' after 'refill', got 'daily'. Without 'refill' a bucket is refilled steadily."),
+        ("3/second gcra refill interval", "expected 'refill' with token_bucket only, got gcra."),
+        ("3/second refill interval gcra", "expected one algorithm, got first_use_window and gcra."),
+        ("3/second burst 9 refill interval",
+         "expected no burst, as first_use_window admits its count at once, got burst 9. "
+         "Use gcra, token_bucket or leaky_bucket for a burst."),
+    ],
+)  # fmt: skip
+def test_other_refills_are_refused(text, error):
+    with pytest.raises(InvalidLimit) as caught:
+        Limit.parse(text)
+    assert str(caught.value) == f"limit {text!r}: {error}"
