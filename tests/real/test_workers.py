@@ -115,15 +115,15 @@ def test_a_service_ends_even_if_it_is_told_to_while_it_starts(tmp_path, wait):
             service.kill()
 
 
-def test_workers_that_cannot_open_end_the_service_and_say_why(tmp_path):
+def test_a_bad_envoy_file_ends_the_service_before_its_workers_start(tmp_path):
     config = tmp_path / "ratelimit.yaml"
     config.write_text("domain: [")
     words = ["--workers", "2", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--envoy-config", str(config)]
     found = subprocess.run(
         [sys.executable, "-m", "ratekeeper", "serve", *words], capture_output=True, text=True, timeout=30, check=False
     )
-    assert found.returncode == 1
-    assert "cannot open its listeners: ratelimit.yaml: expected YAML" in found.stderr
+    assert found.returncode == 2
+    assert "ratelimit.yaml: expected YAML" in found.stderr
     assert "Traceback" not in found.stderr
 
 
