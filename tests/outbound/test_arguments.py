@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratekeeper import InvalidInput, Limit
+from ratekeeper import InvalidCost, InvalidInput, Limit
 from ratekeeper.outbound import Adaptive, AsyncBudget, Budget, Retry, pace, throttle_bytes
 from ratekeeper.outbound.aiohttp import PacedMiddleware
 from ratekeeper.outbound.grpc import PacedInterceptor, paced_interceptors
@@ -106,3 +106,23 @@ def test_a_wrong_argument_names_the_public_class(call, name):
 )
 def test_only_documented_names_are_public(thing, names):
     assert {name for name in dir(thing) if not name.startswith("_")} == names
+
+
+@pytest.mark.parametrize("name", ["httpx", "httpx2", "requests", "aiohttp", "grpc"])
+def test_a_library_that_is_missing_is_named_with_its_extra(name, monkeypatch):
+    import importlib
+    import sys
+
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"ratekeeper.outbound.{name}", raising=False)
+    with pytest.raises(ImportError) as caught:
+        importlib.import_module(f"ratekeeper.outbound.{name}")
+    assert caught.value.__notes__ == [f"Run: pip install 'ratekeeper[{name}]'"]
+
+
+def test_a_reservation_waits_by_its_timeout():
+    with pytest.raises(InvalidCost) as caught:
+        Budget(tokens="10/minute").reserve(tokens=1, max_wait=3)
+    assert str(caught.value) == (
+        "max_wait: expected a unit of this budget (tokens), got 'max_wait'. Write timeout: how long to wait."
+    )

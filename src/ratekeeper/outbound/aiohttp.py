@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
+try:
+    import aiohttp
+except ImportError as error:
+    error.add_note("Run: pip install 'ratekeeper[aiohttp]'")
+    raise
 
 from ratekeeper.errors import InvalidInput
 from ratekeeper.flow.drive import adrive

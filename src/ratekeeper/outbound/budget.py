@@ -102,9 +102,9 @@ class BudgetLevel:
         units = self.units()
         for unit, cost in costs.items():
             if unit not in units:
+                advice = " Write timeout: how long to wait." if unit == "max_wait" else did_you_mean(unit, units)
                 raise InvalidCost(
-                    f"{unit}: expected a unit of this budget ({', '.join(units)}), got {shown(unit)}."
-                    f"{did_you_mean(unit, units)}"
+                    f"{unit}: expected a unit of this budget ({', '.join(units)}), got {shown(unit)}.{advice}"
                 )
             to_cost(cost, least)
         return costs

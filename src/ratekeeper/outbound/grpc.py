@@ -17,7 +17,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-import grpc
+try:
+    import grpc
+except ImportError as error:
+    error.add_note("Run: pip install 'ratekeeper[grpc]'")
+    raise
 import grpc.aio
 
 from ratekeeper.flow.drive import adrive, drive

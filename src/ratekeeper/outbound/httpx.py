@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
+try:
+    import httpx
+except ImportError as error:
+    error.add_note("Run: pip install 'ratekeeper[httpx]'")
+    raise
 
 from ratekeeper.outbound.delivery import TooLate
 from ratekeeper.outbound.httpx_pacing import AsyncPacing, SyncPacing

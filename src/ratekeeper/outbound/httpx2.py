@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx2
+try:
+    import httpx2
+except ImportError as error:
+    error.add_note("Run: pip install 'ratekeeper[httpx2]'")
+    raise
 
 from ratekeeper.outbound.delivery import TooLate
 from ratekeeper.outbound.httpx_pacing import AsyncPacing, SyncPacing

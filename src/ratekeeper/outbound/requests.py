@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import requests
+try:
+    import requests
+except ImportError as error:
+    error.add_note("Run: pip install 'ratekeeper[requests]'")
+    raise
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.utils import rewind_body
 
