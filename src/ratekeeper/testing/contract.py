@@ -343,7 +343,7 @@ class TimedStoreContract(StoreContract):
         for number, limit in enumerate([*self.limits(5), *self.limits(1)]):
             rule, key = limit.rule, f"lowered {number}"
             count = limit.count + chance.randint(1, 500)
-            before = Limit(count, self.period, algorithm=limit.algorithm, slices=limit.slices)  # type: ignore[arg-type]
+            before = Limit(count, limit.period_name, algorithm=limit.algorithm, slices=limit.slices)  # type: ignore[arg-type]
             self.clock.move_to((self.clock.micros // limit.micros + 4) * limit.micros + chance.randrange(limit.micros))
             for _ in range(3):
                 if left := self.peek(key, before).remaining:
