@@ -102,3 +102,12 @@ def test_async_reservations():
         assert (await limiter.peek("k")).remaining == 100
 
     asyncio.run(main())
+
+
+def test_a_lease_that_is_free_is_taken_without_waiting():
+    """On the real clock: time that passes while the store answers is no wait."""
+    limiter = Limiter("1 concurrent")
+    with limiter.reserve("k", timeout=0) as lease:
+        assert lease
+        assert not limiter.reserve("k", timeout=0)
+    assert limiter.reserve("k", timeout=0)

@@ -230,10 +230,17 @@ def test_29_bad_numbers_are_refused_and_change_nothing(text):
     assert buckets(policy) == 0
 
 
-@pytest.mark.parametrize("cost", [0, -1, 1.5, float("nan"), float("inf"), True, "5", [], 10**30])
+@pytest.mark.parametrize("cost", [-1, 1.5, float("nan"), float("inf"), True, "5", [], 10**30])
 def test_29_bad_numbers_of_functions(cost):
     policy = policy_with({"limit": "10/minute", "cost": lambda request: cost})
     assert policy.check(Request(peer=HERE)).status == 400
+
+
+def test_29_a_cost_of_0_only_looks_and_only_a_function_may_say_it():
+    policy = policy_with({"limit": "2/minute", "cost": lambda request: 0})
+    assert [policy.check(Request(peer=HERE)).remaining for _ in range(3)] == [2, 2, 2]
+    policy = policy_with({"limit": "2/minute", "cost": "header:X-Cost"})
+    assert policy.check(Request(peer=HERE, headers=[("X-Cost", "0")])).status == 400
 
 
 def test_29_two_costs_are_none():
@@ -242,9 +249,10 @@ def test_29_two_costs_are_none():
 
 
 def test_30_zero_is_never_read_as_no_limit():
-    for limit in ("0/minute", "0 per day", "5/minute burst 0"):
-        with pytest.raises(InvalidRules):
-            policy_with({"limit": limit})
+    for limit in ("0/minute", "0 per day"):
+        assert policy_with({"limit": limit}).check(Request(peer=HERE)).status == 429
+    with pytest.raises(InvalidRules):
+        policy_with({"limit": "5/minute burst 0"})
     assert policy_with({"allow_from": []}).check(Request(peer=HERE)).status == 403
 
 

@@ -88,6 +88,8 @@ def acquire_plan(
                 yield Sleep(pause)
                 continue
             left = None if patience is None else patience - (clock.nanos() // 1000 - began)
+            if patience == 0:  # a caller that does not wait: the time of the answer itself is no wait
+                left = 0
             allowed = all(decisions)
             wait = longest([decision.delay if allowed else decision.retry_after for decision in decisions])
             if wait and not allowed:
