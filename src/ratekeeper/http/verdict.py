@@ -209,7 +209,7 @@ class HttpVerdict(Verdict):
             wait = 0 if self.allowed or decision.allowed else self.wait
             left, reset = decision.remaining, decision.reset_after
             for dialect in response.dialects:
-                fields += dialect(label, left, reset, wait, self._millis(decision) if wait else 0, limits)
+                fields += dialect(label, left, reset, wait, self._millis(label, decision) if wait else 0, limits)
             if self.notes.graced or any(label.warns for label, _ in limits):
                 fields += warning(limits, self.notes.graced)
         if not self.allowed:
@@ -266,10 +266,11 @@ class HttpVerdict(Verdict):
         fields, self._body = cached
         return [*fields]
 
-    def _millis(self, decision: Decision) -> int:
+    def _millis(self, label: LimitLabel, decision: Decision) -> int:
         """The wait of a refusal in milliseconds; whole seconds if it has jitter or Retry-After is not from it."""
         millis = ceil((decision.retry_after or 0.0) * 1000)
-        return millis if -(-millis // 1000) == self.wait and not self.response.jitter else self.wait * 1000
+        is_exact = not label.leased and -(-millis // 1000) == self.wait and not self.response.jitter
+        return millis if is_exact else self.wait * 1000
 
     def _cors(self) -> list[Field]:
         """The fields that let a browser's script read a refusal, and the limits on any response."""
