@@ -247,6 +247,7 @@ def test_a_store_that_is_away_has_a_fallback(run, caplog):
     run(main)
 
 
+@pytest.mark.full  # it starts a cluster
 def test_a_plan_in_several_slots_of_a_cluster(run, redis_cluster):
     async def main():
         store = AsyncRedisStore(f"{redis_cluster.url}?deadline=10s")

@@ -85,6 +85,7 @@ def test_a_pipeline_is_the_same_in_any_parts(service):
         assert left == [*range(19, -1, -1), *[0] * 10], turn
 
 
+@pytest.mark.full  # 100,000 commands
 def test_redis_cli_pipes_100_000_commands(service):
     binary = shutil.which("redis-cli")
     if binary is None:

@@ -187,6 +187,7 @@ def asgi_apps():
 ASGI = dict(asgi_apps())
 
 
+@pytest.mark.full  # it starts servers
 @pytest.mark.parametrize("name", ASGI)
 def test_06_a_server_with_a_root_path(name):
     with uvicorn_server(ASGI[name], root_path="/api") as port:
@@ -334,6 +335,7 @@ TYPO = "rule 'typo' never applies: no route of the application matches /logni. D
     lambda: RateLimitMiddleware(fastapi_app(), misplaced()),
     lambda: fastapi_app(middleware=[Middleware(RateLimitMiddleware, policy=misplaced())]),
 ], ids=["starlette, inside", "starlette, around", "fastapi, around", "fastapi, inside"])  # fmt: skip
+@pytest.mark.full  # it starts servers
 def test_06_a_server_says_at_start_up_which_rules_can_never_match(app, warned):
     with uvicorn_server(app(), root_path="/api") as port:
         assert warned == [BELOW, TYPO]

@@ -47,6 +47,7 @@ def test_errors_exit_with_2(words, message):
     assert message in result.output
 
 
+@pytest.mark.full  # it draws plots
 def test_replay_prints_text_and_writes_files(tmp_path):
     result = run(
         "replay", SAMPLE, "--rules", RULES, "--suggest", "0.1%", "--html", tmp_path / "report.html",

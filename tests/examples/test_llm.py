@@ -18,6 +18,7 @@ def test_a_client_with_a_budget_is_never_refused(example, answers):
     assert clock.now > 0  # it had to wait
 
 
+@pytest.mark.full  # it waits
 def test_without_a_budget_the_same_client_is_refused_and_waits_as_told():
     clock = FakeClock()
     provider = Provider(requests=60, tokens=600, now=lambda: clock.now)

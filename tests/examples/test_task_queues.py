@@ -75,6 +75,7 @@ def job(name):
     ran.append(name)
 
 
+@pytest.mark.full  # it starts workers
 def test_rq(redis_server):
     pytest.importorskip("rq")
     from rq import Queue, SimpleWorker

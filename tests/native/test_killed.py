@@ -8,6 +8,7 @@ from tests import tier
 from tests.native.build import compiled, run
 
 
+@pytest.mark.full  # it steps through a program
 @pytest.mark.skipif(platform.machine() != "x86_64" or platform.system() != "Linux", reason="steps x86-64 on Linux")
 def test_a_process_killed_at_some_instructions_harms_nobody():
     program = compiled("killed", "-O2", "-Wl,-z,now")

@@ -99,7 +99,7 @@ def random_steps(chance, limit, count, now=NOW):
     return steps
 
 
-@pytest.mark.parametrize("seed", range(tier.steps(3, 2)))
+@pytest.mark.parametrize("seed", range(tier.steps(3, 1)))
 @pytest.mark.parametrize("limit", [limit for limit in walk_limits() if isinstance(limit, Limit)], ids=str)
 def test_twins_agree_on_awkward_limits(any_server, limit, seed):
     chance = random.Random(seed)

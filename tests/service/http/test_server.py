@@ -89,6 +89,7 @@ def test_what_cannot_be_taken_is_refused_and_the_connection_closed(service, sent
     assert b"connection: close" in found
 
 
+@pytest.mark.full  # it waits
 def test_slow_clients_are_cut_off():
     with running(bounds=Bounds(send_for=0.0)) as service:
         assert b" 408 " in talk(service, b"GET / HTTP/1.1\r\nhost:")

@@ -102,6 +102,7 @@ def test_what_threads_ask_together_of_a_full_server_is_written_whole_or_not(serv
     assert sum(admitted) > 0
 
 
+@pytest.mark.full  # it waits for the server
 def test_a_script_that_is_killed_has_written_nothing(server, store):
     """Only a script that has not written yet can be killed: ours reads a whole plan before it writes."""
     client, killer = server.client(), server.client()

@@ -56,18 +56,21 @@ class TestRedisStore(OnServer, StoreContract):
         return RedisStore(self.url, **self.options)
 
 
+@pytest.mark.full  # the same promises by another way
 class TestRedisStoreThroughPrepared(ThroughPrepared, TestRedisStore):
     @pytest.fixture(autouse=True)
     def server(self, redis_server):
         yield from self.on(redis_server)
 
 
+@pytest.mark.full  # the same promises by another way
 class TestRedisStoreThroughTables(ThroughTables, TestRedisStore):
     @pytest.fixture(autouse=True)
     def server(self, redis_server):
         yield from self.on(redis_server)
 
 
+@pytest.mark.full  # the same promises by another way
 class TestRedisStoreWithoutCore(TestRedisStore):
     """Threads that take turns in Python."""
 
@@ -119,6 +122,7 @@ class TestAsyncRedisStore(OnServer, TimedStoreContract):
         self.loop.close()
 
 
+@pytest.mark.full  # the same promises by another way
 class TestAsyncRedisStoreOnTrio(TestAsyncRedisStore):
     if not tier.FULL:  # thousands of steps, each through a thread; the other loop walks them in the quick tier too
         test_answers_are_those_of_the_pure_rule_step_by_step = None
@@ -136,21 +140,25 @@ class TestAsyncRedisStoreOnTrio(TestAsyncRedisStore):
         self.opened.__exit__(None, None, None)
 
 
+@pytest.mark.full  # the same promises by another way
 class TestTimedRedisStoreThroughPrepared(ThroughPrepared, TestTimedRedisStore):
     @pytest.fixture(autouse=True)
     def server(self, redis_server):
         yield from self.on(redis_server)
 
 
+@pytest.mark.full  # the same promises by another way
 class TestTimedRedisStoreThroughTables(ThroughTables, TestTimedRedisStore):
     @pytest.fixture(autouse=True)
     def server(self, redis_server):
         yield from self.on(redis_server)
 
 
+@pytest.mark.full  # the same promises by another way
 class TestAsyncRedisStoreThroughPrepared(ThroughPrepared, TestAsyncRedisStore):
     pass
 
 
+@pytest.mark.full  # the same promises by another way
 class TestAsyncRedisStoreThroughTables(ThroughTables, TestAsyncRedisStore):
     pass

@@ -67,6 +67,7 @@ def test_tls_with_certificates_of_clients(certificate):
         server.close()
 
 
+@pytest.mark.full  # it starts a cluster
 def test_tls_to_a_cluster(certificate):
     server = secured(certificate, **{"cluster-enabled": "yes", "tls-cluster": "yes"})
     try:

@@ -64,18 +64,22 @@ class TestAsyncCluster(TestCluster):
         return asyncio.run_coroutine_threadsafe(answer(), self.loop).result()
 
 
+@pytest.mark.full  # the same promises by another way
 class TestClusterThroughPrepared(ThroughPrepared, TestCluster):
     pass
 
 
+@pytest.mark.full  # the same promises by another way
 class TestClusterThroughTables(ThroughTables, TestCluster):
     pass
 
 
+@pytest.mark.full  # the same promises by another way
 class TestAsyncClusterThroughPrepared(ThroughPrepared, TestAsyncCluster):
     pass
 
 
+@pytest.mark.full  # the same promises by another way
 class TestAsyncClusterThroughTables(ThroughTables, TestAsyncCluster):
     pass
 
