@@ -75,6 +75,19 @@ def test_a_long_log_is_for_the_rules_file():
         assert service.worker.decider.policy.async_store.size() == 0
 
 
+def test_a_calendar_of_a_caller_has_a_time_zone_of_the_rules(tmp_path):
+    """Six hundred zones would take 240 MB, and stop the loop for a minute."""
+    with running(tmp_path, '[[rules]]\nname = "a"\nlimit = "5/day calendar Asia/Tokyo"\n') as service:
+        zones = ("Asia/Tokyo", "UTC", "Europe/Berlin")
+        answers = [service.post("/v1/check", {"key": "a", "limit": f"9/day calendar {zone}"}) for zone in zones]
+        assert [status for status, _, _ in answers] == [200, 200, 507]
+        assert answers[2][2]["detail"] == (
+            "limit: expected a calendar of UTC, or of a time zone that a rule has, got 'Europe/Berlin'. "
+            "Add a rule with timezone = 'Europe/Berlin'."
+        )
+        assert service.post("/v1/check", {"key": "a", "limit": "9/month"})[0] == 200
+
+
 def test_a_limit_of_many_parts_is_refused():
     with running() as service:
         limits = [f"{count}/day" for count in range(1, 1000)]

@@ -101,8 +101,19 @@ class NamedLimits:
                 expect_name(name)
             expect_short(limit)
             parsed = parse_limits(limit)
+            self.expect_zone(parsed)
             space = name or str(parsed)
         return self.add(place, space, parsed)
+
+    def expect_zone(self, limit: Limit | LimitSet) -> None:
+        """Raise if a calendar has a time zone that no rule has: each costs 400 kB, and a tenth of a second."""
+        zones = {part.timezone for rule in self.policy.rules for each in rule.limits.values() for part in each.parts}
+        for part in limit.parts:
+            if part.timezone not in (None, "UTC") and part.timezone not in zones:
+                raise NoRoom(
+                    f"limit: expected a calendar of UTC, or of a time zone that a rule has, got {part.timezone!r}. "
+                    f"Add a rule with timezone = {part.timezone!r}."
+                )
 
     def share(self, space: str, limit: Limit | LimitSet) -> None:
         """Give a limit that came with a request its table in ``space``, within the bounds of what callers name."""
