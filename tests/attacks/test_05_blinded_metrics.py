@@ -60,6 +60,7 @@ def test_redis_clients_meet_the_same_door(service):
     pages_work(service)
 
 
+@pytest.mark.full  # thousands of requests
 def test_routes_are_bounded_in_number(service):
     """Each route was a label of its own: a scrape of 375 MB."""
     for number in range(1500):

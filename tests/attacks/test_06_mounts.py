@@ -210,6 +210,7 @@ def test_06_fastapi_with_a_root_path_of_its_own(where):
         assert ask(port, "/login")[2].startswith('"login"')
 
 
+@pytest.mark.full  # many applications
 @pytest.mark.parametrize("root_path", ["", "/outer"])
 def test_06_mounted_starlette_and_fastapi(root_path):
     """The policy of a mounted application begins at its mount; that of the application around it, at its own."""

@@ -121,6 +121,7 @@ def test_an_answer_that_is_none(server, kind, part, what):
         assert len(reason) < 300
 
 
+@pytest.mark.full  # many connections
 @pytest.mark.parametrize("part", ["CLUSTER", "SENTINEL"])
 @pytest.mark.parametrize("what", [*ANSWERS, "maps"])
 def test_a_map_that_is_none(server, kind, part, what):

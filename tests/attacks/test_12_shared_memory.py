@@ -102,6 +102,7 @@ Limiter("7/minute", store=f"shm://{name}-2?max_keys=100").check("k")  # guards o
 """
 
 
+@pytest.mark.full  # it starts processes
 @pytest.mark.parametrize("size", [0, files.HEAD, files.HEAD + 4096])
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_a_table_that_is_truncated_while_it_is_used_ends_nobody(name, limits, size):

@@ -171,6 +171,7 @@ def test_importing_ratekeeper_does_not_import_the_lab():
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 
+@pytest.mark.full  # whole simulations, twice
 @pytest.mark.parametrize("shape", ["on_off", "herd", "retry_storm", "abuser"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_core_and_python_give_the_same_figures(shape, shared, monkeypatch):

@@ -78,6 +78,7 @@ def test_a_guard_with_an_owner_that_does_not_exist_is_waited_for_once(name, limi
     assert limiter.check("k")
 
 
+@pytest.mark.full  # it starts processes
 def test_segments_of_random_bytes_hang_and_crash_nobody(name):
     script = os.path.join(os.path.dirname(__file__), "damage.py")
     words = [sys.executable, script, name, "0", str(tier.steps(140, 7))]
