@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, LimitExceeded
+from ratekeeper.algorithms import concurrency
 from ratekeeper.check import Check
 from ratekeeper.errors import AlreadySettled, InvalidInput, InvalidLimit
 from ratekeeper.limit import parse_limits
@@ -370,3 +371,10 @@ def test_a_lease_is_not_refunded_by_key():
         "refund: expected a limit without leases, got '2 concurrent', which is given back by the lease. "
         "Use reserve() as a block, or settle its reservation."
     )
+
+
+def test_a_debit_takes_the_places_that_are_free():
+    limit = Limit.parse("2 concurrent")
+    state = concurrency.debit(concurrency.EMPTY, 0, limit, 3)
+    assert concurrency.remaining(state, 0, limit) == 0
+    assert concurrency.debit(state, 0, limit, 1) == state

@@ -17,3 +17,7 @@ def test_unlimited_admits_everything_at_once_and_keeps_no_state():
     assert unlimited.remaining(unlimited.EMPTY, 5, limit) == UNLIMITED
     assert unlimited.delay(unlimited.EMPTY, 5, limit, 10**12) == 0
     assert unlimited.refund(unlimited.EMPTY, 5, limit, 7, 3) == unlimited.EMPTY
+
+
+def test_a_debit_is_owed_by_nobody():
+    assert unlimited.debit(0, 5, Limit.parse("unlimited"), 3) == 0
