@@ -231,14 +231,19 @@ def interrupted_at(number, call):
                 raise Interruption
         return trace
 
-    tracer = sys.gettrace()  # of whoever measures what is covered
-    sys.settrace(trace)
-    try:
-        call()
-    except (Interruption, StoreUnavailable):
-        pass
-    finally:
-        sys.settrace(tracer)
+    def run():
+        sys.settrace(trace)
+        try:
+            call()
+        except (Interruption, StoreUnavailable):
+            pass
+        finally:
+            sys.settrace(None)
+
+    # A thread of its own: an exception of a trace function can leave sys.exc_info() set for the rest of the thread.
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
     return left <= 0
 
 
