@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ratekeeper import InvalidLimit, Limit, Limiter
 from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.limit import MOST_DRAIN, MOST_TICKS, LimitSet, fraction_above, parse_limits
-from ratekeeper.units import SPELLINGS, UNITS, format_period
+from ratekeeper.units import SPELLINGS, UNITS, format_period, parse_period, with_window
 
 SECOND = 1_000_000
 
@@ -219,3 +219,27 @@ def test_periods_take_seconds_timedeltas_and_text():
 def test_a_period_is_a_period_and_nothing_else(text):
     with pytest.raises(InvalidLimit):
         Limit(10, text)
+
+
+def test_a_period_without_a_calendar_is_not_a_month():
+    with pytest.raises(InvalidLimit, match="Its length varies: write a number of days, such as '30 days'"):
+        parse_period("2 months", "max_delay")
+
+
+@pytest.mark.parametrize("text", ["unlimited", "5 concurrent for 10 seconds", ""])
+def test_what_has_no_window_gets_none(text):
+    assert with_window(text, "calendar", "Europe/Berlin") == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"debt": -1}, "expected a debt from 0 to 1,000,000,000,000, got -1"),
+        ({"debt": 1.5}, "expected a debt from 0 to 1,000,000,000,000, got 1.5"),
+        ({"debt": True}, "expected a debt from 0 to 1,000,000,000,000, got True"),
+        ({"debt": 1, "algorithm": "concurrency"}, "expected no debt, as places in flight are never owed, got debt 1"),
+    ],
+)
+def test_an_impossible_debt_is_refused(arguments, message):
+    with pytest.raises(InvalidLimit, match=message):
+        Limit(5, 60, **arguments)

@@ -409,7 +409,8 @@ def windowed(place: str, window: str | None, timezone: str | None, unit: str, al
         )
     if chosen == "calendar_window" and not unit:
         raise InvalidLimit(
-            f"{place}: expected 'day', 'week', 'month' or 'year' as the period of a calendar window, got neither."
+            f"{place}: expected 'day', 'week', 'month' or 'year' as the period of a calendar window, got another. "
+            "Shorter periods start at full hours, minutes and seconds with algorithm='fixed_window'."
         )
     if chosen == "first_use_window" and unit in VARYING:
         raise InvalidLimit(f"{place}: expected a period of one length, got {unit}. Write a number of days.")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from ratekeeper.identity.identity import Identity
 from ratekeeper.limit import Limit
 from ratekeeper.rules.match import Pattern
-from ratekeeper.rules.parse import is_covered
 from ratekeeper.rules.rule import Rule
+from ratekeeper.rules.warn import is_covered
 
 SENSITIVE = (
     "login",

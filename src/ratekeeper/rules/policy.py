@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ratekeeper.flow.effects import Flow
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.explain import Explanation
-    from ratekeeper.rules.parse import Functions
+    from ratekeeper.rules.parse_values import Functions
     from ratekeeper.rules.rule import Rule
     from ratekeeper.rules.selection import Selection
     from ratekeeper.rules.settings import Settings

@@ -1,4 +1,4 @@
-"""A rule as a value: what it matches, by what it counts, its limits, its mode.  ``parse.py`` makes them."""
+"""A rule as a value: what it matches, by what it counts, its limits, its mode.  ``parse_rule.py`` makes them."""
 
 from __future__ import annotations
 

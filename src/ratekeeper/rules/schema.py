@@ -223,6 +223,12 @@ RULES: Schema = {
                 "The one header in which trusted proxies write the client's address. Default: X-Forwarded-For.",
                 pattern=r"^[!#$%&'*+.^`|~0-9A-Za-z-]+$",
             ),
+            "proxies_drop_underscores": {
+                "type": "boolean",
+                "title": "true or false",
+                "description": "Whether the trusted proxies drop header names with underscores, as nginx does. Behind "
+                "a WSGI server that does not, no header of a proxy is believed without it. Default: false.",
+            },
             "secret": text("text", "Key for the client names in logs. Default: random in each process."),
             "exempt": described(
                 many({**STRING, "callable": True}),
