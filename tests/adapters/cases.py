@@ -91,7 +91,7 @@ CASES = [
     ),
     Case(
         "a trusted proxy speaks for its clients",
-        rules({"limit": "1/minute"}, trusted_proxies=["203.0.113.0/24"]),
+        rules({"limit": "1/minute"}, trusted_proxies=["203.0.113.0/24"], proxies_drop_underscores=True),
         [
             Step(headers=(("X-Forwarded-For", "192.0.2.1"),)),
             Step(headers=(("X-Forwarded-For", "6.6.6.6, 192.0.2.1"),), status=429),

@@ -261,6 +261,8 @@ def test_checks_of_a_good_site_are_silent():
         ({"POLICY": GOOD, "POLICIES": 1}, [OURS], "ratekeeper.E002"),
         ({"POLICY": GOOD, "FACTS": "nowhere.at_all"}, [OURS], "ratekeeper.E003"),
         ({"POLICY": GOOD, "FACTS": 5}, [OURS], "ratekeeper.E003"),
+        ({"POLICY": GOOD, "EXEMPT_WHEN": "nowhere.at_all"}, [OURS], "ratekeeper.E003"),
+        ({"POLICY": GOOD, "ON_BREACH": 5}, [OURS], "ratekeeper.E003"),
         ({"POLICY": rules({"by": "jwt:sub", "limit": "1/s"}, identity={"user": "jwt:sub"})}, [OURS], "ratekeeper.W001"),
         ({"POLICY": GOOD}, [], "ratekeeper.W002"),
         ({"POLICY": rules({"by": "app:user", "limit": "1/s"})}, [OURS], "ratekeeper.W003"),

@@ -224,7 +224,7 @@ def test_the_policy_of_the_config_lies_beside_the_application(tmp_path):
 
 
 def test_proxies_of_the_policy_are_believed_at_routes_too(app):
-    limiter = RateLimiter(app, {"trusted_proxies": ["203.0.113.0/24"], "rules": []})
+    limiter = RateLimiter(app, {"trusted_proxies": ["203.0.113.0/24"], "proxies_drop_underscores": True, "rules": []})
     app.get("/")(limiter.limit("1/minute")(lambda: "ok"))
     clients = ["192.0.2.1", "192.0.2.1", "192.0.2.2"]
     assert [get(app, headers={"X-Forwarded-For": each}).status_code for each in clients] == [200, 429, 200]

@@ -170,17 +170,16 @@ def test_one_line_limits_a_grpc_server():
         assert [str(rule.limits[""]) for rule in kind(limit="2/minute").policy.rules] == ["2/minute"]
 
 
-KNOWN = "expected one of policy, facts, limit, store"
+KNOWN = "expected one of policy, facts, limit, store, exempt_when, on_breach"
 
 
 @pytest.mark.parametrize("kind", [RateLimitMiddleware, WsgiMiddleware, RateLimiter])
 @pytest.mark.parametrize("word", [*OTHER_WORDS, "plicy"])
 def test_words_of_other_libraries_are_taught(kind, word):
-    known = KNOWN + (", on_breach" if kind is RateLimiter else "")
     with pytest.raises(InvalidInput) as raised:
         kind(Flask("app"), **{word: "5/minute"})
     advice = f"Write {OTHER_WORDS[word]}." if word in OTHER_WORDS else "Did you mean 'policy'?"
-    assert str(raised.value) == f"{kind.__name__}: {known}, got {word!r}. {advice}"
+    assert str(raised.value) == f"{kind.__name__}: {KNOWN}, got {word!r}. {advice}"
 
 
 def test_flasks_extension_wants_the_application_first():

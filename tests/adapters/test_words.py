@@ -7,8 +7,10 @@ import pytest
 from aiohttp import web
 from django.http import HttpResponse
 from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 from flask import Flask
+from rest_framework.response import Response as RestResponse
 
 from ratekeeper import AsyncLimiter, InvalidInput, Limiter, LimitExceeded
 from ratekeeper.adapters.asgi import RateLimitMiddleware
@@ -16,7 +18,7 @@ from ratekeeper.adapters.fastapi import RateLimit, answer_limit_exceeded
 from ratekeeper.adapters.flask import RateLimiter
 from ratekeeper.adapters.route_limit import OTHER_NAMES, RouteLimit
 from ratekeeper.adapters.wsgi import RateLimitMiddleware as WsgiMiddleware
-from tests.adapters.frameworks import FRAMEWORKS, limited, wsgi_app
+from tests.adapters.frameworks import FRAMEWORKS, limited, plain_wsgi
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def send():
         return opened[-1]
 
     yield make
-    for each in opened:
+    for each in reversed(opened):  # Django restores its settings in this order
         getattr(each, "close", int)()
 
 
@@ -104,17 +106,19 @@ def test_on_breach_is_called_with_the_verdict(send, framework):
         ("django", lambda verdict: HttpResponse("slow down", status=418)),
         ("django-async", lambda verdict: HttpResponse("slow down", status=418)),
         ("aiohttp", lambda verdict: web.Response(text="slow down", status=418)),
+        ("fastapi", lambda verdict: PlainTextResponse("slow down", 418)),
+        ("drf", lambda verdict: RestResponse({"detail": "slow down"}, 418)),
     ],
 )
 def test_what_on_breach_returns_answers_the_request(send, framework, answer):
     app = send(framework, "1/minute", ok, on_breach=answer)
     app()
     status, headers, body = app()
-    assert (status, body) == (418, b"slow down")
+    assert (status, body.removeprefix(b'{"detail":"').removesuffix(b'"}')) == (418, b"slow down")
     assert headers["retry-after"] == "60"
 
 
-def test_on_breach_of_fastapi_may_raise_and_must_not_answer(send):
+def test_on_breach_of_fastapi_may_raise_and_answers_only_behind_the_middleware(send):
     def teapot(verdict):
         raise HTTPException(418, "slow down")
 
@@ -125,8 +129,8 @@ def test_on_breach_of_fastapi_may_raise_and_must_not_answer(send):
     with pytest.raises(InvalidInput) as raised:
         client.get("/")
     assert str(raised.value) == (
-        "on_breach: expected None, as a dependency cannot answer a request, got a value. "
-        "Raise an HTTPException to answer otherwise."
+        "on_breach: expected None, as a dependency alone cannot answer a request, got a value. Raise an HTTPException, "
+        "or write app.add_middleware(RateLimitMiddleware, policy={'rules': []})."
     )
 
 
@@ -241,7 +245,7 @@ def test_plain_asgi_and_wsgi_applications_answer_limit_exceeded_too():
 
 def test_wsgi_counts_by_the_response():
     app = WsgiMiddleware(
-        wsgi_app(wanted), {"rules": [{"name": "a", "limit": "1/minute", "count_when": "status >= 400"}]}
+        plain_wsgi(wanted), {"rules": [{"name": "a", "limit": "1/minute", "count_when": "status >= 400"}]}
     )
     answers = []
     for status in ("200", "200", "404", "200"):

@@ -7,7 +7,7 @@ import hmac
 import pytest
 
 from ratekeeper import InvalidRules, Policy, Request
-from ratekeeper.rules.parse import is_safe_source
+from ratekeeper.rules.parse_identity import is_safe_source
 
 SECRET = "s" * 64
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -92,7 +92,7 @@ OTHER_WORDS = {  # of other libraries' middlewares and extensions -> what to wri
     "redis_url": "store=",
     "storage": "store=",
     "headers_enabled": "nothing: headers are on, and [response] headers of the rules chooses them",
-    "exempt_when": "exempt = ['function:NAME'] in the rules",
+    "request_filter": "exempt_when=",
 }
 
 

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary, ref
 
 from ratekeeper.adapters import expect_facts, framework, policy_of
+from ratekeeper.adapters.hooks import NO_HOOKS, Hooks
 
 with framework(__name__):
     from aiohttp import web
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from typing import TypeVar, Unpack
 
     from ratekeeper.adapters import PlainLimits, Rules
+    from ratekeeper.adapters.hooks import ExemptWhen, OnBreach
     from ratekeeper.adapters.route_limit import Limits, LimitWords
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.rules.match import Pattern
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["exempt", "rate_limit", "setup", "verdict_of"]
 POLICY = web.AppKey("ratekeeper.policy", Policy)
 FACTS = web.AppKey("ratekeeper.facts", object)
+HOOKS = web.AppKey("ratekeeper.hooks", Hooks)
 KEY: Any = web.RequestKey(LIMITS, RequestLimits) if hasattr(web, "RequestKey") else LIMITS  # older versions take text
 EXEMPT = "__ratekeeper_exempt__"
 WITHOUT_RULES = Policy.parse({"rules": []})  # what limits inherit in an application without a policy
@@ -62,11 +65,17 @@ def setup(
     *,
     limit: PlainLimits | None = None,
     store: str | Store | None = None,
+    exempt_when: ExemptWhen | None = None,
+    on_breach: OnBreach | None = None,
 ) -> None:
     """Check each request of ``app`` and its sub-applications with ``policy``, and add the headers to each response.
 
     ``facts`` is a function of the request, plain or async, that returns what the application has verified.
+    ``exempt_when`` is one that says whether a request is exempt from every limit.  ``on_breach`` is called with the
+    verdict of each refusal, unless a limit on the handler has its own; what it returns answers the request, unless it
+    is None.
     """
+    app[HOOKS] = Hooks("setup", exempt_when, on_breach, awaits=True)
     is_empty = policy is None and limit is None and store is None
     opened = app[POLICY] = policy_of({"rules": []} if is_empty else policy, limit=limit, store=store)
 
@@ -81,16 +90,19 @@ def setup(
 
 @web.middleware
 async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if not hasattr(request.match_info.handler, EXEMPT):
+    hooks = request.config_dict.get(HOOKS, NO_HOOKS)
+    if hooks.exempt_when is not None:
+        request.setdefault(KEY, RequestLimits()).is_exempt = await hooks.aexempts(request)
+    if not is_exempt(request):
         verdict = await check(request)
         if not verdict.allowed:
-            return refusal(verdict)
+            return await answer_to(request, verdict)
     try:
         return await handler(request)
     except LimitExceeded as error:
         answered: RequestLimits = request.setdefault(KEY, RequestLimits())
         answered.refuse(exceeded(error, request_of(request), request.config_dict.get(POLICY)))
-        return refusal(answered.verdict)  # type: ignore[arg-type]
+        return await answer_to(request, answered.verdict)  # type: ignore[arg-type]
     finally:
         limits: RequestLimits | None = request.get(KEY)
         if limits is not None and limits.leases:
@@ -186,13 +198,11 @@ def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[Target],
         @wraps(handler)
         async def limited(target: Any, *args: Any, **kwargs: Any) -> Any:
             request = target if isinstance(target, web.Request) else target.request
-            if hasattr(request.match_info.handler, EXEMPT):
+            if is_exempt(request):
                 return await handler(target, *args, **kwargs)
             verdict = await check(request, route_limit)
             if not verdict.allowed:
-                answer = route_limit.breach(verdict)
-                answer = await answer if isawaitable(answer) else answer
-                return refusal(verdict) if answer is None else answer
+                return await answer_to(request, verdict, route_limit)
             if POLICY in request.config_dict:  # the middleware does the rest
                 return await handler(target, *args, **kwargs)
             limits: RequestLimits = request[KEY]
@@ -226,6 +236,17 @@ def exempt(handler: Target) -> Target:
     """Exempt a handler from every limit: those of the policy and its own."""
     setattr(handler, EXEMPT, True)
     return handler
+
+
+def is_exempt(request: web.Request) -> bool:
+    limits: RequestLimits | None = request.get(KEY)
+    return hasattr(request.match_info.handler, EXEMPT) or (limits is not None and limits.is_exempt)
+
+
+async def answer_to(request: web.Request, verdict: HttpVerdict, route_limit: RouteLimit | None = None) -> Any:
+    """The answer to a refusal: the application's own, or ours."""
+    answer = await request.config_dict.get(HOOKS, NO_HOOKS).aanswer(verdict, route_limit)
+    return refusal(verdict) if answer is None else answer
 
 
 def request_of(request: web.Request) -> Request:

@@ -14,10 +14,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import TeachingConstructor, expect_facts, policy_of
+from ratekeeper.adapters.hooks import Hooks
 from ratekeeper.adapters.request_limits import LIMITS, MERGED, RequestLimits
 from ratekeeper.adapters.route_table import asgi_routes, fastapi_root_path, warn_of_unreachable_rules
 from ratekeeper.adapters.route_template import route_of
-from ratekeeper.errors import LimitExceeded
+from ratekeeper.errors import InvalidInput, LimitExceeded, shown
 from ratekeeper.event_loop import is_trio_task
 from ratekeeper.http.verdict import STATUS, HttpVerdict
 from ratekeeper.identity.request import new_request
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 
     from ratekeeper.adapters import PlainLimits, Rules
+    from ratekeeper.adapters.hooks import ExemptWhen, OnBreach
     from ratekeeper.http.headers import Field
     from ratekeeper.identity.request import Request
     from ratekeeper.rules.policy import Policy
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["RateLimitMiddleware"]
 VERDICT = "ratekeeper.verdict"  # the key of the verdict in the scope, for the application to read
 POLICY = "ratekeeper.policy"  # the key of the policy in the scope, for limits on routes to inherit
+HOOKS = "ratekeeper.hooks"  # the key of the application's hooks in the scope, for limits on routes
+IS_EXEMPT = "ratekeeper.exempt"  # the key of whether exempt_when holds, for limits on routes
 TRY_AGAIN_LATER = 1013  # the WebSocket close code
 STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 OURS = frozenset({b"ratelimit", b"x-ratelimit-limit", b"x-ratelimit-remaining", b"ratelimit-limit", b"retry-after"})
@@ -57,6 +61,10 @@ class RateLimitMiddleware(TeachingConstructor):
 
     ``facts`` is a function of the scope, plain or async, that returns what the application has verified, as a
     dictionary.  The limits that FastAPI routes have behind this middleware inherit its policy.
+
+    ``exempt_when`` is a function of the scope, plain or async, that says whether a request is exempt from every limit.
+    ``on_breach`` is called with the verdict of each refusal, unless a limit on the route has its own; it returns an
+    ASGI application that answers the request, such as a Response of Starlette, or None.
     """
 
     def __init__(
@@ -67,8 +75,12 @@ class RateLimitMiddleware(TeachingConstructor):
         *,
         limit: PlainLimits | None = None,
         store: str | Store | None = None,
+        exempt_when: ExemptWhen | None = None,
+        on_breach: OnBreach | None = None,
     ) -> None:
         self._app = app
+        self._hooks = Hooks("RateLimitMiddleware", exempt_when, on_breach, awaits=True)
+        self._has_hooks = not (exempt_when is None and on_breach is None)
         self.policy = policy_of(policy, limit=limit, store=store)
         self._facts = facts
         self._root_path = fastapi_root_path(app)
@@ -93,6 +105,11 @@ class RateLimitMiddleware(TeachingConstructor):
             self._look_for_unreachable_rules(scope)
         if policy.asks_route:
             request.route = route_of(scope, self._app)
+        if self._has_hooks:
+            scope[HOOKS] = self._hooks
+            scope[IS_EXEMPT] = await self._hooks.aexempts(scope)
+            if scope[IS_EXEMPT]:
+                return await self._pass(request, scope, receive, send)
         verdict: Any = policy.answer(request)
         if verdict.__class__ is not HttpVerdict:  # an awaitable: the store must be asked
             verdict = await verdict
@@ -101,7 +118,7 @@ class RateLimitMiddleware(TeachingConstructor):
             if limits is not None:
                 await limits.agive_back()
                 limits.refuse(verdict)
-            return await refuse(scope, verdict, send)
+            return await self._refuse(scope, verdict, receive, send)
         if policy.delays and verdict.delay:
             turn = await wait_for_turn(policy, verdict, receive)
             if turn is None:
@@ -150,7 +167,11 @@ class RateLimitMiddleware(TeachingConstructor):
         except LimitExceeded as error:
             if has_started or add_headers is send:
                 raise
-            return await refuse(scope, exceeded(error, request, policy), send)
+            return await self._refuse(scope, exceeded(error, request, policy), receive, send)
+        except Answered as answered:
+            if has_started or add_headers is send:
+                raise
+            return await answered.send(scope, receive, send)
         except Exception:
             if not has_started and LIMITS in scope:
                 await scope[LIMITS].asettle(*head_of({"status": 500}))  # what the server in front answers
@@ -159,10 +180,59 @@ class RateLimitMiddleware(TeachingConstructor):
             if lease is not None:
                 await limits.arelease(lease)  # type: ignore[union-attr]
 
+    async def _pass(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an exempt request on; a limit inside of its handler may still refuse it."""
+        has_started = False
+
+        def noted(message: Message) -> Awaitable[None]:
+            nonlocal has_started
+            has_started = has_started or message["type"] in STARTS
+            return send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except LimitExceeded as error:
+            if has_started:
+                raise
+            await self._refuse(scope, exceeded(error, request, self.policy), receive, send)
+
+    async def _refuse(self, scope: Scope, verdict: HttpVerdict, receive: Receive, send: Send) -> None:
+        answer = await self._hooks.aanswer(verdict) if self._has_hooks else None
+        if answer is None:
+            return await refuse(scope, verdict, send)
+        return await Answered(answer, verdict).send(scope, receive, send)
+
     def _look_for_unreachable_rules(self, scope: Scope) -> None:
         """Log the rules that no route can match: at start-up, else at the first request, and after each reload."""
         self._checked_rules = self.policy.compiled
         warn_of_unreachable_rules(self.policy, asgi_routes(scope, self._app))
+
+
+class Answered(Exception):
+    """Raised by a limit on a route whose ``on_breach`` returned the answer: the middleware in front sends it."""
+
+    def __init__(self, answer: Any, verdict: HttpVerdict) -> None:
+        if not callable(answer):
+            raise InvalidInput(
+                "on_breach: expected an ASGI application such as a Response of Starlette, or None, "
+                f"got {shown(answer)}."
+            )
+        super().__init__("on_breach: expected RateLimitMiddleware in front of the application, which sends the answer.")
+        self.answer = answer
+        self.verdict = verdict
+
+    async def send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer, with the headers of the refusal that it lacks."""
+        if scope["type"] == "websocket" and "websocket.http.response" not in (scope.get("extensions") or {}):
+            return await refuse(scope, self.verdict, send)  # the server can only close the handshake
+
+        def add_headers(message: Message) -> Awaitable[None]:
+            if message["type"] in STARTS:
+                present = message.get("headers", ())
+                message["headers"] = [*present, *missing_headers(present, self.verdict)]
+            return send(message)
+
+        return await self.answer(scope, receive, add_headers)
 
 
 def limits_of(scope: Scope) -> RequestLimits:

@@ -27,7 +27,7 @@ with framework(__name__):
     from rest_framework.throttling import BaseThrottle
 
 from ratekeeper.adapters.django import limits_of
-from ratekeeper.adapters.django.translate import request_of, site_facts, site_policy, user_facts
+from ratekeeper.adapters.django.translate import request_of, site_facts, site_hooks, site_policy, user_facts
 from ratekeeper.adapters.route_limit import COST, EXEMPT, LIMIT, RouteLimit
 from ratekeeper.errors import InvalidInput, LimitExceeded, did_you_mean
 from ratekeeper.identity.identity import SUBJECT
@@ -58,7 +58,8 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
 
     ``by`` is ``"user"``, which counts anonymous clients by address, or a source such as ``"ip"`` or
     ``"header:X-Api-Key"``.  Override ``subject`` to name the client, ``cost_of`` to set the cost of a request, or
-    ``limit_of`` to compute its limit.  ``words`` may have ``exempt_when``, ``count_when`` and ``on_breach`` too.
+    ``limit_of`` to compute its limit.  ``words`` may have ``exempt_when``, ``count_when`` and ``on_breach`` too; what
+    the last returns, a Response or its data, answers a refusal.
     """
 
     limit: Limits | None = None
@@ -98,7 +99,9 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
                 f"{type(self).__qualname__}: expected the middleware of ratekeeper.adapters.django, as nothing else "
                 "sees the response that count_when asks about. Add it to MIDDLEWARE."
             )
-        if limits.refusal is not None:
+        if limits.header_writer is None:  # no middleware has asked yet
+            limits.is_exempt = site_hooks().exempts(request._request)
+        if limits.refusal is not None or limits.is_exempt:
             return True
         policy, function = route_limit.policy(site_policy()), site_facts()
         more = expect_facts(function(request._request)) if function is not None else None
@@ -114,9 +117,9 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         if verdict.allowed:
             return True
         self._refusal = verdict
-        route_limit.breach(verdict)
-        if verdict.status != 429:
-            raise Refused(verdict)
+        answer = site_hooks().answer(verdict, route_limit)
+        if answer is not None or verdict.status != 429:
+            raise Refused(verdict, answer)
         return False
 
     def wait(self) -> int | None:
@@ -250,18 +253,25 @@ def exception_handler(error: Exception, context: Any) -> Any:
     verdict = exceeded(error, request_of(request, policy, {}), policy)
     limits = limits_of(request, None)
     limits.refuse(verdict)
-    response = Response(
-        loads(verdict.body) if verdict.body[:1] == b"{" else {"detail": verdict.message}, verdict.status
-    )
+    answer = site_hooks().answer(verdict)
+    if answer is None:
+        answer = loads(verdict.body) if verdict.body[:1] == b"{" else {"detail": verdict.message}
+    response = answer if isinstance(answer, Response) else Response(answer, verdict.status)
     for name, value in limits.headers_beside(()) if limits.header_writer is None else ():
         response[name] = value
     return response
 
 
 class Refused(APIException):  # type: ignore[misc]
-    """A refusal with a status other than 429: the store cannot decide, or the address is forbidden."""
+    """A refusal that ``on_breach`` answered, or with a status other than 429, as when an address is forbidden.
 
-    def __init__(self, verdict: HttpVerdict) -> None:
-        self.status_code = verdict.status
+    ``answer`` is a Response of REST framework, or the data of one.
+    """
+
+    def __init__(self, verdict: HttpVerdict, answer: Any = None) -> None:
+        is_response = isinstance(answer, Response)
+        self.status_code = answer.status_code if is_response else verdict.status
         self.wait = verdict.wait or None
         super().__init__(verdict.message)
+        if answer is not None:
+            self.detail = answer.data if is_response else answer

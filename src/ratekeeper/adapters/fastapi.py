@@ -24,7 +24,17 @@ with framework(__name__):
     from fastapi.routing import APIRoute
     from starlette.requests import HTTPConnection
 
-from ratekeeper.adapters.asgi import POLICY, TRY_AGAIN_LATER, VERDICT, limits_of, request_of
+from ratekeeper.adapters.asgi import (
+    HOOKS,
+    IS_EXEMPT,
+    POLICY,
+    TRY_AGAIN_LATER,
+    VERDICT,
+    Answered,
+    limits_of,
+    request_of,
+)
+from ratekeeper.adapters.hooks import NO_HOOKS, Hooks
 from ratekeeper.adapters.request_limits import RequestLimits
 from ratekeeper.adapters.route_limit import COST, EXEMPT, LIMIT, POSITIONAL, RouteLimit, is_leased
 from ratekeeper.errors import InvalidInput, LimitExceeded, shown
@@ -59,7 +69,8 @@ class RateLimit:
     from the policy of the ``RateLimitMiddleware`` nearest in front of the route.  Without either, it counts peer
     addresses in this process.  ``limit`` and ``cost`` may be functions too, and so may ``exempt_when``, which says
     whether a request is exempt.  ``count_when`` says which responses count, ``"status >= 400"`` or a function of the
-    response, and needs the middleware.  ``on_breach`` is called with the verdict of each refusal.
+    response, and needs the middleware.  ``on_breach`` is called with the verdict of each refusal; behind the middleware
+    it may return a Response that answers the request.
 
     ``store`` and ``settings`` (as in a rules file) replace what it would inherit.  Other
     words are those of a rule.
@@ -137,9 +148,9 @@ class RateLimit:
         self.__signature__ = inspect.Signature(parameters)  # what FastAPI injects
 
     async def __call__(self, *, connection: HTTPConnection, response: Response, **injected: Any) -> HttpVerdict | None:
-        """Decide, and raise HTTPException with status 429 on a refusal; None if another limit replaces this one."""
+        """Decide, and raise HTTPException with status 429 on a refusal; None if the limit does not apply."""
         scope = connection.scope
-        if self.is_default and replaces_defaults(scope.get("route")):
+        if scope.get(IS_EXEMPT) or (self.is_default and replaces_defaults(scope.get("route"))):
             return None
         facts = {self._injected[parameter]: value for parameter, value in injected.items()}
         for fact, function in self._functions.items():
@@ -160,13 +171,14 @@ class RateLimit:
         policy = limits.policy_of(self._limit, main)
         verdict = await limits.acheck(policy, request)
         if not verdict.allowed:
-            answer = self._limit.breach(verdict)
-            if (await answer if inspect.isawaitable(answer) else answer) is not None:
+            hooks: Hooks = scope.get(HOOKS, NO_HOOKS)
+            answer = await hooks.aanswer(verdict, self._limit)
+            if answer is not None and limits.header_writer is None:
                 raise InvalidInput(
-                    "on_breach: expected None, as a dependency cannot answer a request, got a value. "
-                    "Raise an HTTPException to answer otherwise."
+                    "on_breach: expected None, as a dependency alone cannot answer a request, got a value. Raise an "
+                    "HTTPException, or write app.add_middleware(RateLimitMiddleware, policy={'rules': []})."
                 )
-            raise refusal(scope, verdict)
+            raise refusal(scope, verdict) if answer is None else Answered(answer, verdict)
         scope[VERDICT] = limits.verdict
         if limits.header_writer is None:  # else the middleware adds the headers
             write_headers_beside(scope, limits)
@@ -292,6 +304,10 @@ async def answer_limit_exceeded(request: HTTPConnection, error: Exception) -> Re
     scope = request.scope
     verdict = exceeded(error, request_of(scope), scope.get(POLICY))
     limits_of(scope).refuse(verdict)
+    hooks: Hooks = scope.get(HOOKS, NO_HOOKS)
+    answer = await hooks.aanswer(verdict)
+    if answer is not None:
+        return answer  # the middleware, whose hook it is, adds the headers
     response = Response(verdict.body, verdict.status)
     response.raw_headers.extend(verdict.headers)
     return response

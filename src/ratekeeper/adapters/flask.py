@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import TeachingConstructor, expect_facts, framework, policy_of
+from ratekeeper.adapters.hooks import Hooks
 
 with framework(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
@@ -24,7 +25,8 @@ with framework(__name__):
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_limit import REPLACES_DEFAULT, RouteLimit
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
-from ratekeeper.adapters.wsgi import request_of, warn_of_server
+from ratekeeper.adapters.wsgi import request_of
+from ratekeeper.adapters.wsgi_server import warn_of_server
 from ratekeeper.errors import InvalidInput, LimitExceeded, shown
 from ratekeeper.rules.exceeded import exceeded
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from typing import TypeVar, Unpack
 
     from ratekeeper.adapters import PlainLimits
+    from ratekeeper.adapters.hooks import ExemptWhen, OnBreach
     from ratekeeper.adapters.route_limit import Limits, LimitWords
     from ratekeeper.http.verdict import HttpVerdict
     from ratekeeper.rules.policy import Policy
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["RateLimiter"]
 NAME = "ratekeeper"  # among the extensions of an application
 EXEMPT = "__ratekeeper_exempt__"
+IS_EXEMPT = "ratekeeper.exempt"  # the key in the environ of whether a filter exempts the request
 
 
 class RateLimiter(TeachingConstructor):
@@ -55,8 +59,10 @@ class RateLimiter(TeachingConstructor):
     ``policy`` is a Policy, a rules file beside the application or a dictionary of rules.  It defaults to
     ``app.config["RATEKEEPER_POLICY"]``.  Without either, only the limits on views apply; they then inherit the policy
     of a WSGI ``RateLimitMiddleware`` in front of the application.  ``facts`` is called in each request and returns what
-    the application has verified: ``{"user": current_user.id}``.  ``on_breach`` is called with the verdict of each
-    request that the policy refuses; what it returns answers the request, unless it is None.
+    the application has verified: ``{"user": current_user.id}``.  ``exempt_when`` is called in each request, with
+    it or without arguments, and says whether the request is exempt from every limit.  ``on_breach`` is called with the
+    verdict of each refusal, unless a limit on the view has its own; what it returns answers the request, unless it is
+    None.
     """
 
     def __init__(
@@ -67,7 +73,8 @@ class RateLimiter(TeachingConstructor):
         *,
         limit: PlainLimits | None = None,
         store: str | Store | None = None,
-        on_breach: Callable[[HttpVerdict], Any] | None = None,
+        exempt_when: ExemptWhen | None = None,
+        on_breach: OnBreach | None = None,
     ) -> None:
         if app is not None and not isinstance(app, Flask):
             raise InvalidInput(
@@ -76,8 +83,8 @@ class RateLimiter(TeachingConstructor):
             )
         self._policy = policy if limit is None and store is None else policy_of(policy, limit=limit, store=store)
         self._facts = facts
-        self._on_breach = on_breach if on_breach is not None else lambda verdict: None
-        self._filters: list[Callable[[], Any]] = []
+        self._hooks = Hooks("RateLimiter", exempt_when, on_breach)
+        self._filters: list[Hooks] = [self._hooks]
         self._default_policies: list[Policy] = []  # of applications without a policy
         self._blueprints: dict[object, list[RouteLimit]] = {}
         self._exempt: set[object] = set()
@@ -126,8 +133,8 @@ class RateLimiter(TeachingConstructor):
         return decorate
 
     def request_filter(self, function: Filter) -> Filter:
-        """Exempt the requests for which ``function()`` is true from every limit; a decorator."""
-        self._filters.append(function)
+        """Exempt the requests for which ``function()`` is true from every limit; a decorator for ``exempt_when``."""
+        self._filters.append(Hooks("request_filter", function, None))
         return function
 
     @property
@@ -154,7 +161,12 @@ class RateLimiter(TeachingConstructor):
             self._check(route_limit)
 
     def _is_exempt(self) -> bool:
-        if any(function() for function in self._filters):
+        limits: RequestLimits | None = request.environ.get(LIMITS)
+        if limits is None:
+            limits = request.environ[LIMITS] = RequestLimits(self)
+        if IS_EXEMPT not in request.environ:  # the filters are asked once
+            request.environ[IS_EXEMPT] = limits.is_exempt or any(each.exempts(request) for each in self._filters)
+        if request.environ[IS_EXEMPT]:
             return True
         view = current_app.view_functions.get(request.endpoint or "")
         return hasattr(view, EXEMPT) or not self._exempt.isdisjoint(blueprints())
@@ -177,20 +189,20 @@ class RateLimiter(TeachingConstructor):
         if route_limit is None and policy.compiled is not self._checked_rules:  # Flask knows its routes by now
             self._checked_rules = policy.compiled
             warn_of_unreachable_rules(policy, werkzeug_routes(current_app.url_map))
-            warn_of_server(policy, request.environ)
+            warn_of_server(policy.compiled.identity.addresses, request.environ)
         checked.route = request.url_rule.rule if request.url_rule is not None else None
         checked.facts = facts
         verdict = limits.check(policy.without_defaults() if without_defaults else policy, checked)
         if not verdict.allowed:
-            answer = (route_limit.breach if route_limit is not None else self._on_breach)(verdict)
-            raise refusal(verdict, answer)
+            raise refusal(verdict, self._hooks.answer(verdict, route_limit))
 
     def _answer_exceeded(self, error: LimitExceeded) -> Response:
         """Answer 429 where ``@limiter.limit`` of a plain Limiter refused."""
         limits: RequestLimits = request.environ.setdefault(LIMITS, RequestLimits(self))
         verdict = exceeded(error, request_of(request.environ), current_app.extensions[NAME])
         limits.refuse(verdict)
-        return response_of(verdict)
+        answer = self._hooks.answer(verdict)
+        return response_of(verdict) if answer is None else current_app.make_response(answer)
 
     def _after(self, response: Response) -> Response:
         limits: RequestLimits | None = request.environ.get(LIMITS)

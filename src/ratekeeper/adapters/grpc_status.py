@@ -36,12 +36,12 @@ def trailers(verdict: HttpVerdict) -> Trailers:
     return tuple([(name.decode(), value.decode("latin-1")) for name, value in verdict.headers if name.startswith(SENT)])
 
 
-def refusal_trailers(verdict: HttpVerdict) -> Trailers:
+def refusal_trailers(verdict: HttpVerdict, message: str) -> Trailers:
     """``trailers``, and when gRPC's own retries may try again; -1: never."""
     after = verdict.wait if verdict.response.jitter else verdict.retry_after
     micros = None if after is None else ceil(after * SECOND) or 1
     pushback = "-1" if micros is None else str(-(-micros // 1000))
-    details = status_of(CODES[verdict.status].value[0], verdict.message, micros)
+    details = status_of(CODES[verdict.status].value[0], message, micros)
     return (*trailers(verdict), ("grpc-retry-pushback-ms", pushback), ("grpc-status-details-bin", details))
 
 

@@ -38,7 +38,8 @@ class RequestLimits:
     """
 
     __slots__ = (
-        "admitted", "facts", "first", "header_writer", "leases", "places", "policy", "refusal", "reserves", "verdict",
+        "admitted", "facts", "first", "header_writer", "is_exempt", "leases", "places", "policy", "refusal", "reserves",
+        "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,7 @@ class RequestLimits:
         self.header_writer = header_writer
         self.policy = policy
         self.facts = facts
+        self.is_exempt = False  # from every limit, also those on its route
         self.first: HttpVerdict | None = None  # of the ASGI middleware, which learns from it what to show instead
         self.admitted: tuple[tuple[Policy, HttpVerdict], ...] = ()
         self.leases: tuple[RequestLease, ...] = ()

@@ -240,10 +240,6 @@ class RouteLimit:
                 facts[fact] = await facts[fact]
         return facts
 
-    def breach(self, verdict: HttpVerdict) -> Any:
-        """What ``on_breach`` returns for a refusal: None, or the framework's answer to it."""
-        return self.on_breach(verdict) if self.on_breach is not None else None
-
 
 def call(function: Callable[..., Any], request: Any) -> Any:
     return function(request) if takes_one(function) else function()

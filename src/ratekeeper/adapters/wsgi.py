@@ -3,22 +3,22 @@
     application = RateLimitMiddleware(application, limit="100/minute")
     application = RateLimitMiddleware(application, policy="rules.toml")
 
-Bodies and streams pass untouched.  WSGI spells ``X_Name`` and ``X-Name`` alike: behind a proxy, use a server that drops
-names with underscores, as gunicorn does.  WSGI does not say either that a client has disconnected, so a client that
-leaves the queue of a leaky bucket still uses up its turn.
+Bodies and streams pass untouched.  WSGI spells ``X_Name`` and ``X-Name`` alike: see ``wsgi_server.py``.  It does not
+say either that a client has disconnected, so a client that leaves the queue of a leaky bucket still uses up its turn.
 """
 
 from __future__ import annotations
 
-import logging
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import TeachingConstructor, expect_facts, policy_of
+from ratekeeper.adapters.hooks import Hooks
 from ratekeeper.adapters.request_limits import LIMITS, RequestLimits
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules, werkzeug_routes
-from ratekeeper.errors import LimitExceeded, shown
+from ratekeeper.adapters.wsgi_server import joins_names, warn_of_server
+from ratekeeper.errors import InvalidInput, LimitExceeded, shown
 from ratekeeper.identity.request import Request
 from ratekeeper.rules.condition import ResponseHead
 from ratekeeper.rules.exceeded import exceeded
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ratekeeper.adapters import PlainLimits, Rules
+    from ratekeeper.adapters.hooks import ExemptWhen, OnBreach
     from ratekeeper.http.verdict import HttpVerdict
-    from ratekeeper.rules.policy import Policy
     from ratekeeper.stores.protocol import Store
 
     Environ = dict[str, Any]
@@ -39,15 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RateLimitMiddleware"]
 
-log = logging.getLogger("ratekeeper")
-# Servers that join X_Name with X-Name, by the beginning of their SERVER_SOFTWARE: wsgiref, Django's, CherryPy's.
-JOINING = ("WSGIServer/", "Cheroot/")
-
 
 class RateLimitMiddleware(TeachingConstructor):
     """Ask a policy before each request, or one ``limit`` for each client: ``limit="100/minute"``.
 
     ``facts`` is a function of the environ that returns what the application has verified, as a dictionary.
+    ``exempt_when`` is one that says whether a request is exempt from every limit.  ``on_breach`` is called with the
+    verdict of each refusal; it returns a WSGI application that answers the request, or None.
     """
 
     def __init__(
@@ -58,8 +56,11 @@ class RateLimitMiddleware(TeachingConstructor):
         *,
         limit: PlainLimits | None = None,
         store: str | Store | None = None,
+        exempt_when: ExemptWhen | None = None,
+        on_breach: OnBreach | None = None,
     ) -> None:
         self._app = app
+        self._hooks = Hooks("RateLimitMiddleware", exempt_when, on_breach)
         self.policy = policy_of(policy, limit=limit, store=store)
         self.policy.warm_up()
         self._facts = facts
@@ -69,13 +70,15 @@ class RateLimitMiddleware(TeachingConstructor):
         request = request_of(environ)
         if self.policy.compiled is not self._checked_rules:
             self._look_for_unreachable_rules()
-            warn_of_server(self.policy, environ)
+            warn_of_server(self.policy.compiled.identity.addresses, environ)
         if self._facts is not None:
             request.facts = expect_facts(self._facts(environ))
         limits = environ[LIMITS] = RequestLimits(self, self.policy, request.facts)
-        verdict = limits.check(self.policy, request)
-        if not verdict.allowed:
-            return refuse(verdict, limits, environ, start_response)
+        limits.is_exempt = self._hooks.exempts(environ)
+        if not limits.is_exempt:
+            verdict = limits.check(self.policy, request)
+            if not verdict.allowed:
+                return self._refuse(verdict, limits, environ, start_response)
 
         def start_with_headers(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             if limits.reserves:
@@ -90,12 +93,29 @@ class RateLimitMiddleware(TeachingConstructor):
         except LimitExceeded as error:
             limits.release()
             limits.refuse(exceeded(error, request, self.policy))
-            return refuse(limits.verdict, limits, environ, start_response)  # type: ignore[arg-type]
+            return self._refuse(limits.verdict, limits, environ, start_response)  # type: ignore[arg-type]
         except BaseException:
             limits.settle(500, ResponseHead(500, {}))  # what the server in front answers
             limits.release()
             raise
         return LeasedBody(response, limits) if self.policy.leases else response
+
+    def _refuse(
+        self, verdict: HttpVerdict, limits: RequestLimits, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        answer = self._hooks.answer(verdict)
+        if answer is None:
+            return refuse(verdict, limits, environ, start_response)
+        if not callable(answer):
+            raise InvalidInput(
+                f"RateLimitMiddleware: expected on_breach to return a WSGI application or None, got {shown(answer)}."
+            )
+
+        def start_with_headers(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            headers = [*headers, *limits.headers_beside({name.lower() for name, _ in headers})]
+            return start_response(status, headers, exc_info) if exc_info else start_response(status, headers)
+
+        return answer(environ, start_with_headers)
 
     def _look_for_unreachable_rules(self) -> None:
         """Log the rules that no route of Flask can match: at the first request, and after each reload."""
@@ -103,29 +123,6 @@ class RateLimitMiddleware(TeachingConstructor):
         url_map = getattr(getattr(self._app, "__self__", self._app), "url_map", None)
         if url_map is not None:
             warn_of_unreachable_rules(self.policy, werkzeug_routes(url_map))
-
-
-def warn_of_server(policy: Policy, environ: Environ) -> None:
-    """Log what the server does to the header fields that trusted proxies write, at the first request."""
-    addresses = policy.compiled.identity.addresses
-    server = environ.get("SERVER_SOFTWARE", "")
-    if not addresses.trusted:
-        return
-    if server.startswith(JOINING):
-        log.warning(
-            "%s joins X_Forwarded_For with X-Forwarded-For, so that a client behind a trusted proxy may choose its "
-            "address. Let the proxy drop header names with underscores, as nginx does, or use a server that drops "
-            "them: gunicorn, uWSGI, mod_wsgi, waitress.",
-            shown(server),
-        )
-    elif server == "waitress" and environ_key(addresses.header) not in environ:
-        peer = addresses.parse(environ.get("REMOTE_ADDR") or None)
-        if peer.trusted:
-            log.warning(
-                "waitress removes %s unless it is told clear_untrusted_proxy_headers=False, so that all clients of a "
-                "trusted proxy count as one. Say that, or set waitress's own trusted_proxy in place of ours.",
-                addresses.header.decode("latin-1").title(),
-            )
 
 
 class LeasedBody:
@@ -169,6 +166,10 @@ class WsgiRequest(Request):
         if environ.get("CONTENT_LENGTH"):
             fields.append(("content-length", environ["CONTENT_LENGTH"]))
         return [(octets(name), octets(text)) for name, text in fields]
+
+    @property
+    def joins_names(self) -> bool:
+        return joins_names(self._environ)
 
     def values(self, name: bytes) -> list[str]:
         text = self._environ.get(environ_key(name))

@@ -76,19 +76,28 @@ class Addresses:
         header: str = "X-Forwarded-For",
         ipv4_prefix: int = 32,
         ipv6_prefix: int = 64,
+        proxies_drop_underscores: bool = False,
     ) -> None:
         self.trusted = Networks(trusted)
         self.header = header.lower().encode("latin-1")
         self._ipv4_shift = 32 - ipv4_prefix
         self._ipv6_shift = 128 - ipv6_prefix
+        self.proxies_drop_underscores = proxies_drop_underscores
         self._cache: dict[str | None, ClientAddress] = {}
 
     def find(self, request: Request) -> ClientAddress:
         """Return the address of the client that sent ``request``."""
         peer = self._cache.get(request.peer) or self._parse(request.peer)
-        if not peer.trusted:
+        if not peer.trusted or not self._written_by_proxy(request):
             return peer
         return self._forwarded(peer, request)
+
+    def trusts(self, request: Request) -> bool:
+        """Whether a trusted proxy sent ``request``, and its header fields are those that the proxy wrote."""
+        return self.parse(request.peer).trusted and self._written_by_proxy(request)
+
+    def _written_by_proxy(self, request: Request) -> bool:
+        return self.proxies_drop_underscores or not request.joins_names
 
     def parse(self, text: str | None) -> ClientAddress:
         """Parse the address of a peer; None is a UNIX socket."""

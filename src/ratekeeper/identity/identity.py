@@ -187,8 +187,7 @@ class Identity:
 
     def _tier_of_proxy(self, caller: Caller, header: bytes) -> str | None:
         """The tier in a header, which only a trusted proxy may set."""
-        is_trusted = self.addresses.parse(caller.request.peer).trusted
-        return caller.request.value(header) if is_trusted else None
+        return caller.request.value(header) if self.addresses.trusts(caller.request) else None
 
 
 class Caller:

@@ -86,6 +86,11 @@ class Request:
         self.facts = facts
         self.root_path = root_path
 
+    @property
+    def joins_names(self) -> bool:
+        """Whether the server may have joined ``X_Name``, which any client can write, with ``X-Name`` of a proxy."""
+        return False
+
     def values(self, name: bytes) -> list[str]:
         """Return the value of each line of a header; ``name`` in lower case.  ``X_Name`` differs from ``X-Name``."""
         return [value.decode("latin-1") for header, value in self.headers if header == name]

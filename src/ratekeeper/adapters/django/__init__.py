@@ -8,19 +8,20 @@
     def login(request): ...
 
 ``app:user`` is the primary key of ``request.user``.  ``FACTS`` in the setting adds more facts: a function of the
-request, or the import path of one.
+request, or the import path of one.  ``EXEMPT_WHEN`` is one that says whether a request is exempt from every limit.
+``ON_BREACH`` is a function of the verdict of a refusal, unless a limit on the view has its own; what it returns answers
+the request, unless it is None.
 """
 
 from __future__ import annotations
 
 from functools import wraps
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import framework
 
 with framework(__name__):
-    from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+    from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
 
@@ -34,6 +35,7 @@ from ratekeeper.adapters.django.translate import (
     look_for_unreachable_rules,
     refusal,
     request_of,
+    site_hooks,
     site_policy,
     view_match,
 )
@@ -71,6 +73,8 @@ class RateLimitMiddleware:
         site_policy()  # so that a mistake in the rules stops the start, not the first request
         self._get_response = get_response
         self._is_async = iscoroutinefunction(get_response)
+        if not self._is_async:
+            site_hooks().expect_plain()
         if self._is_async:
             markcoroutinefunction(self)
 
@@ -78,24 +82,28 @@ class RateLimitMiddleware:
         if self._is_async:
             return self._acall(request)
         limits = limits_of(request, self)
+        limits.is_exempt = site_hooks().exempts(request)
         if not is_exempt(request):
             policy = policy_for(request)
             verdict = limits.check(policy, request_of(request, policy, facts_of(request, policy)))
             request.limited = limits.limited
             if not verdict.allowed:
-                return add_headers(refusal(request, verdict), limits)
+                answer = site_hooks().answer(verdict)
+                return add_headers(refusal(request, verdict) if answer is None else answer, limits)
         response = self._get_response(request)
         limits.settle(response.status_code, response)
         return add_headers(response, limits)
 
     async def _acall(self, request: Any) -> Any:
         limits = limits_of(request, self)
+        limits.is_exempt = await site_hooks().aexempts(request)
         if not is_exempt(request):
             policy = policy_for(request)
             verdict = await limits.acheck(policy, request_of(request, policy, await afacts_of(request, policy)))
             request.limited = limits.limited
             if not verdict.allowed:
-                return add_headers(refusal(request, verdict), limits)
+                answer = await site_hooks().aanswer(verdict)
+                return add_headers(refusal(request, verdict) if answer is None else answer, limits)
         response = await self._get_response(request)
         await limits.asettle(response.status_code, response)
         return add_headers(response, limits)
@@ -107,7 +115,8 @@ class RateLimitMiddleware:
         policy = site_policy()
         verdict = exceeded(error, request_of(request, policy, {}), policy)
         limits_of(request, self).refuse(verdict)
-        return refusal(request, verdict)
+        answer = async_to_sync(site_hooks().aanswer)(verdict) if self._is_async else site_hooks().answer(verdict)
+        return refusal(request, verdict) if answer is None else answer
 
 
 def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[View], View]:
@@ -130,9 +139,11 @@ def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[View], V
 
             @wraps(view)
             async def awaited(request: Any, *args: Any, **kwargs: Any) -> Any:
+                limits = limits_of(request, route_limit)
+                if limits.header_writer is route_limit:  # no middleware has asked
+                    limits.is_exempt = await site_hooks().aexempts(request)
                 if is_exempt(request):
                     return await view(request, *args, **kwargs)
-                limits = limits_of(request, route_limit)
                 policy = limits.policy_of(route_limit, site_policy())
                 facts = await route_limit.afacts(await afacts_of(request, policy), request)
                 verdict = await limits.acheck(policy, request_of(request, policy, facts))
@@ -141,8 +152,7 @@ def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[View], V
                     if verdict.allowed:
                         response = await view(request, *args, **kwargs)
                     else:
-                        answer = route_limit.breach(verdict)
-                        answer = await answer if isawaitable(answer) else answer
+                        answer = await site_hooks().aanswer(verdict, route_limit)
                         response = refusal(request, verdict) if answer is None else answer
                 except BaseException as error:
                     if limits.header_writer is route_limit and isinstance(error, Exception):
@@ -159,9 +169,11 @@ def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[View], V
 
         @wraps(view)
         def called(request: Any, *args: Any, **kwargs: Any) -> Any:
+            limits = limits_of(request, route_limit)
+            if limits.header_writer is route_limit:  # no middleware has asked
+                limits.is_exempt = site_hooks().exempts(request)
             if is_exempt(request):
                 return view(request, *args, **kwargs)
-            limits = limits_of(request, route_limit)
             policy = limits.policy_of(route_limit, site_policy())
             facts = route_limit.facts(facts_of(request, policy), request)
             verdict = limits.check(policy, request_of(request, policy, facts))
@@ -170,7 +182,7 @@ def rate_limit(limit: Limits, **words: Unpack[LimitWords]) -> Callable[[View], V
                 if verdict.allowed:
                     response = view(request, *args, **kwargs)
                 else:
-                    answer = route_limit.breach(verdict)
+                    answer = site_hooks().answer(verdict, route_limit)
                     response = refusal(request, verdict) if answer is None else answer
             except BaseException as error:  # no response whose close would release them
                 if limits.header_writer is route_limit and isinstance(error, Exception):
@@ -212,6 +224,8 @@ def is_exempt(request: Any) -> bool:
     if request.resolver_match is None:
         load_views(request)
         look_for_unreachable_rules(request)
+    if request.ratekeeper.is_exempt:
+        return True
     match = view_match(request) if exempt_views else None
     return match is not None and getattr(match.func, EXEMPT, False)
 

@@ -2,7 +2,7 @@
 
 ratekeeper.E001  the rules are invalid             ratekeeper.W001  the rules contain a probable mistake
 ratekeeper.E002  an unknown key in the setting     ratekeeper.W002  there is a policy but no middleware
-ratekeeper.E003  FACTS is not a function           ratekeeper.W003  the middleware runs before authentication
+ratekeeper.E003  FACTS, EXEMPT_WHEN or ON_BREACH   ratekeeper.W003  the middleware runs before authentication
 ratekeeper.E004  a throttle without a valid limit  ratekeeper.W004  the site is behind a proxy that is not trusted
                                                    ratekeeper.W005  each process counts by itself (with --deploy)
                                                    ratekeeper.W006  a rule matches no URL of the site
@@ -22,7 +22,7 @@ with framework(__name__):
     from django.core.exceptions import ImproperlyConfigured
     from django.urls import get_resolver
 
-from ratekeeper.adapters.django.translate import SETTING, site_facts, site_policy, site_routes
+from ratekeeper.adapters.django.translate import SETTING, site_function, site_policy, site_routes
 from ratekeeper.errors import RatekeeperError, did_you_mean
 from ratekeeper.rules.lint import advise
 from ratekeeper.rules.unreachable import unreachable
@@ -30,7 +30,8 @@ from ratekeeper.stores.inspect import try_store
 
 MIDDLEWARE = "ratekeeper.adapters.django.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-KEYS = ("POLICY", "LIMIT", "STORE", "FACTS")
+KEYS = ("POLICY", "LIMIT", "STORE", "FACTS", "EXEMPT_WHEN", "ON_BREACH")
+FUNCTIONS = ("FACTS", "EXEMPT_WHEN", "ON_BREACH")
 
 
 class RatekeeperConfig(AppConfig):  # type: ignore[misc]
@@ -55,11 +56,15 @@ def check_settings(**_: Any) -> list[Any]:
             hint = did_you_mean(key, KEYS).strip() or None
             wanted = f"{', '.join(KEYS[:-1])} and {KEYS[-1]}"
             messages.append(checks.Error(f"{SETTING}: expected {wanted}, got {key!r}.", hint, id=check_id("E002")))
-    try:
-        if not (site_facts() is None or callable(site_facts())):
-            messages.append(checks.Error(f"{SETTING}: expected FACTS to be a function.", id=check_id("E003")))
-    except ImportError as error:
-        messages.append(checks.Error(f"{SETTING}: expected FACTS to be a function, but {error}.", id=check_id("E003")))
+    for key in FUNCTIONS:
+        expected = f"{SETTING}: expected {key} to be a function"
+        try:
+            function = site_function(key)
+        except ImportError as error:
+            messages.append(checks.Error(f"{expected}, but {error}.", id=check_id("E003")))
+        else:
+            if not (function is None or callable(function)):
+                messages.append(checks.Error(f"{expected}.", id=check_id("E003")))
     try:
         policy = site_policy()
     except (RatekeeperError, OSError) as error:

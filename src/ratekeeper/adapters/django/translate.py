@@ -8,6 +8,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.adapters import expect_facts, framework, policy_of
+from ratekeeper.adapters.hooks import Hooks
 
 with framework(__name__):
     from django.conf import settings
@@ -19,9 +20,10 @@ with framework(__name__):
     from django.utils.cache import patch_vary_headers
     from django.utils.module_loading import import_string
 
+from ratekeeper.adapters.asgi import request_of as asgi_request_of
 from ratekeeper.adapters.route_table import warn_of_unreachable_rules
 from ratekeeper.adapters.wsgi import request_of as wsgi_request_of
-from ratekeeper.adapters.wsgi import warn_of_server
+from ratekeeper.adapters.wsgi_server import warn_of_server
 from ratekeeper.rules.unreachable import route
 
 if TYPE_CHECKING:
@@ -52,14 +54,26 @@ def site_policy() -> Policy:
 
 @cache
 def site_facts() -> Callable[[Any], Any] | None:
-    function = getattr(settings, SETTING, {}).get("FACTS")
+    return site_function("FACTS")
+
+
+def site_function(key: str) -> Any:
+    """The function of the settings under ``key``: itself, or its import path."""
+    function = getattr(settings, SETTING, {}).get(key)
     return import_string(function) if isinstance(function, str) else function
+
+
+@cache
+def site_hooks() -> Hooks:
+    """EXEMPT_WHEN and ON_BREACH of the settings."""
+    return Hooks(SETTING, site_function("EXEMPT_WHEN"), site_function("ON_BREACH"), awaits=True)
 
 
 def forget_settings(setting: str, **_: Any) -> None:
     if setting == SETTING:
         site_policy.cache_clear()
         site_facts.cache_clear()
+        site_hooks.cache_clear()
 
 
 setting_changed.connect(forget_settings)
@@ -67,7 +81,9 @@ setting_changed.connect(forget_settings)
 
 def request_of(request: Any, policy: Policy, facts: Mapping[str, Any]) -> Request:
     """Translate Django's request; its route is resolved only if a rule of ``policy`` uses it."""
-    translated = wsgi_request_of(request.META)
+    scope = getattr(request, "scope", None)  # of ASGI; older Djangos join X_Name with X-Name in META
+    translated = wsgi_request_of(request.META) if scope is None else asgi_request_of(scope)
+    translated.peer = request.META.get("REMOTE_ADDR") or None  # a middleware of the site may have set it
     translated.path = request.path
     translated.root_path = request.path[: len(request.path) - len(request.path_info)]  # of the server, or forced
     if policy.asks("route"):
@@ -105,7 +121,8 @@ def look_for_unreachable_rules(request: Any) -> None:
     if checked_rules[0] is not policy.compiled:
         checked_rules[0] = policy.compiled
         warn_of_unreachable_rules(policy, site_routes())
-        warn_of_server(policy, request.META)
+        if not hasattr(request, "scope"):
+            warn_of_server(policy.compiled.identity.addresses, request.META)
 
 
 def resolver_of(request: Any) -> Any:
