@@ -8,7 +8,7 @@ from ratekeeper import Decision, Limit
 from ratekeeper.check import LeaseCheck
 from ratekeeper.decision import new_decision
 from ratekeeper.errors import StoreUnavailable
-from ratekeeper.flow.settle import ask, hold, renew, settle
+from ratekeeper.flow.settle import ask, end, hold, renew, settle
 from tests.flow.replies import YES, read, result, wanted
 
 
@@ -56,9 +56,10 @@ class Local:
 class Notes:
     """What a renewer is told."""
 
-    def __init__(self, is_unsure=False):
+    def __init__(self, is_unsure=False, for_ever=False):
         self.told = []
         self.is_unsure = is_unsure
+        self.for_ever = for_ever
 
     def keep(self, lease):
         self.told.append(("keep", lease.lease, lease.cost))
@@ -71,7 +72,10 @@ class Notes:
         self.told += [("withdraw", lease.lease) for lease in leases]
 
     def is_for_ever(self, lease):
-        return False
+        return self.for_ever
+
+    def keep_for_ever(self, lease):
+        self.told.append(("keep for ever", lease.lease))
 
 
 def no():
@@ -175,3 +179,79 @@ def test_a_lease_of_the_fallback_is_renewed_on_the_store_under_a_new_id():
     effect = flow.send((YES,))
     assert (effect.operation, effect.arguments[0], effect.arguments[2][0].lease) == ("fall_back", "end_leases", 7)
     assert result(flow, (YES,)) == (asked, YES)
+
+
+def test_a_holder_that_leaves_while_shared_memory_cannot_be_asked_gets_no_error():
+    """A process that was stopped for 300 ms let the blocks of other holders raise, though their work was done."""
+    notes = Notes()
+    flow = settle(LEASE, YES, 0, notes)
+    next(flow)
+    flow.throw(GONE)
+    with pytest.raises(StopIteration) as done:
+        flow.throw(GONE)
+    assert done.value.value is YES
+    assert notes.told == [("drop", 7), ("withdraw", 7)]
+
+
+def test_shared_memory_that_cannot_be_asked_is_told_where_places_are_kept_or_nobody_gives_them_back():
+    for kept, renewer in [(1, Notes()), (0, None)]:
+        flow = end(LEASE, YES, renewer, kept)
+        next(flow)
+        flow.throw(GONE)
+        with pytest.raises(StoreUnavailable):
+            flow.throw(GONE)
+
+
+def test_the_places_that_stay_are_renewed_under_the_same_id():
+    notes = Notes()
+    flow = end(LEASE.having(2, LEASE.lasts), YES, notes, 1)
+    (ended,) = next(flow).arguments[0]
+    assert (ended.lease, ended.cost) == (7, 1)
+    assert result(flow, (YES,)) is YES
+    assert notes.told == [("drop", 7), ("keep", 7, 1)]
+
+
+@pytest.mark.parametrize("error", [GONE, CancelledError()])
+def test_a_lease_that_keeps_places_is_not_withdrawn_by_a_fault(error):
+    notes = Notes()
+    flow = end(LEASE.having(2, LEASE.lasts), YES, notes, 1)
+    next(flow)
+    if error is GONE:
+        assert flow.throw(error).arguments[0] == "peek"
+        assert result(flow, (YES,)) is YES
+    else:
+        with pytest.raises(CancelledError):
+            flow.throw(error)
+    assert notes.told == [("drop", 7), ("keep", 7, 1)]
+
+
+def test_a_lease_of_the_fallback_ends_in_the_fallback():
+    flow = end(LEASE, Local, Notes())
+    effect = next(flow)
+    assert (effect.operation, effect.arguments[0]) == ("fall_back", "end_leases")
+    assert result(flow, (Local,)) is Local
+
+
+def test_a_call_that_is_cancelled_where_nobody_renews_gives_its_lease_back_itself():
+    flow = hold((LEASE,), None)
+    next(flow)
+    effect = flow.throw(CancelledError)
+    assert (effect.operation, effect.arguments[0][0].lease) == ("end_leases", 7)
+    with pytest.raises(CancelledError):
+        flow.send((YES,))
+
+
+def test_a_lease_that_is_kept_for_ever_is_renewed_for_ever():
+    notes = Notes(for_ever=True)
+    flow = renew(LEASE, YES, notes)
+    next(flow)
+    assert result(flow, (YES,)) == (LEASE, YES)
+    assert notes.told == [("keep", 7, 1), ("keep for ever", 7)]
+
+
+@pytest.mark.parametrize(("renewer", "told"), [(Notes(), [("drop", 7)]), (None, [])])
+def test_a_renewal_that_is_refused_is_not_tried_again(renewer, told):
+    flow = renew(LEASE, YES, renewer)
+    next(flow)
+    assert not result(flow, (no(),))[1]
+    assert renewer is None or renewer.told == told

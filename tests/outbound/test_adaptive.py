@@ -92,3 +92,9 @@ def test_mistakes_raise_at_once():
     with pytest.raises(InvalidInput, match="adaptive: expected memory:// or Redis"):
         Adaptive(store="shm://x")
     assert str(caught.value) == "adaptive: expected 1 <= least <= start <= most <= 65,536, got 1, 5, 4."
+
+
+def test_calls_wait_for_the_store_and_have_no_local_share():
+    store = Adaptive(store="redis://127.0.0.1:9/0")._store
+    assert (store.settings.deadline, store.fallback.__class__.__name__) == (5.0, "NoFallback")
+    store.close()

@@ -1,5 +1,6 @@
 """Wrong arguments of outbound clients raise when the client is made, and the message says what to write."""
 
+import httpx
 import pytest
 
 from ratekeeper import InvalidCost, InvalidInput, Limit
@@ -37,6 +38,23 @@ def test_wrong_arguments_of_a_paced_client(kind, options, message):
     with pytest.raises(InvalidInput) as caught:
         kind(**options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("kind", [PacedTransport, AsyncPacedTransport, PacedAdapter, PacedMiddleware, PacedInterceptor])
+@pytest.mark.parametrize("limit", ["2 concurrent", {"h": "2 concurrent"}, Limit("2 concurrent")])
+def test_places_that_nothing_would_give_back_are_refused(kind, limit):
+    with pytest.raises(InvalidInput) as caught:
+        kind(limit=limit)
+    assert str(caught.value) == (
+        "limit: expected a rate, got '2 concurrent', which is held and given back. "
+        "Pass concurrent= to a transport of httpx, or hold Limiter.reserve around the call."
+    )
+
+
+@pytest.mark.parametrize("chosen", ["2 concurrent", Limit("2 concurrent"), ["2 concurrent"]])
+def test_a_function_that_chooses_places_is_refused(chosen):
+    with httpx.Client(transport=PacedTransport(limit=lambda request: chosen)) as client, pytest.raises(InvalidInput):
+        client.get("http://127.0.0.1:9/")
 
 
 @pytest.mark.parametrize(
@@ -92,8 +110,8 @@ def test_a_wrong_argument_names_the_public_class(call, name):
     [
         (Budget(tokens="5/second"), {"child", "close", "left", "reserve"}),
         (AsyncBudget(tokens="5/second"), {"child", "close", "left", "reserve"}),
-        (Budget(tokens="5/second").reserve(tokens=1), {"add", "retry_after", "settle", "used"}),
-        (AsyncBudget(tokens="5/second").reserve(tokens=1), {"add", "retry_after", "settle", "used"}),
+        (Budget(tokens="5/second").reserve(tokens=1), {"add", "learn", "retry_after", "settle", "used"}),
+        (AsyncBudget(tokens="5/second").reserve(tokens=1), {"add", "learn", "retry_after", "settle", "used"}),
         (pace("5/second"), {"aeach", "each", "turn", "wait"}),
         (Adaptive(), {"hold", "in_flight", "limit"}),
         (Adaptive().hold(), {"failed"}),

@@ -50,6 +50,7 @@ def client_of(answer, budget=None, **options):
 
 def spent(budget):
     limits = {"requests": 100, "tokens": 1000}
+    budget._level.shares.cooldowns.ends.clear()  # a refusal slows down; here only charges count
     return {unit: limits[unit] - left for unit, left in budget.left().items()}
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ratekeeper.errors import InvalidLimit
+from ratekeeper.errors import InvalidLimit, InvalidStore
 from ratekeeper.outbound import throttle_bytes
 from ratekeeper.outbound.throttle import parse_byte_rate
 from ratekeeper.stores.memory import MemoryStore
@@ -75,3 +75,15 @@ def test_mistakes(text, message):
     with pytest.raises(InvalidLimit) as caught:
         parse_byte_rate(text)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["redis://127.0.0.1:9/0", "redis://127.0.0.1:9/0?on_store_error=local"])
+def test_a_stream_waits_for_its_store_unless_a_local_share_is_asked_for(text):
+    if "local" in text:
+        with pytest.raises(InvalidStore, match="expected local_share beside on_store_error=local"):
+            throttle_bytes([b"a"], "1 MB/s", store=text)
+    else:
+        stream = throttle_bytes([b"a"], "1 MB/s", store=text)
+        store = stream.gi_frame.f_locals["limiter"].store
+        assert (store.settings.deadline, store.fallback.__class__.__name__) == (5.0, "NoFallback")
+        store.close()

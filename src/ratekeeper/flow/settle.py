@@ -93,7 +93,12 @@ def end(
     except StoreUnavailable as error:
         if not kept:
             withdraw([lease], renewer)
-        (answer,) = yield Ask("fall_back", "peek", error, (lease,))
+        try:
+            (answer,) = yield Ask("fall_back", "peek", error, (lease,))
+        except StoreUnavailable:  # shared memory has no fallback
+            if kept or renewer is None:
+                raise
+            answer = decision  # the holder has left: the renewer gives the place back
     except BaseException:
         if not kept:
             withdraw([lease], renewer)

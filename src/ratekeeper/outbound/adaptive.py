@@ -22,7 +22,7 @@ from ratekeeper.flow.settle import end
 from ratekeeper.keys import encode
 from ratekeeper.limit import MOST_LEASES, Limit
 from ratekeeper.outbound.delivery import TooLate, patience_of
-from ratekeeper.stores import open_store
+from ratekeeper.outbound.outage import open_outbound
 from ratekeeper.stores.options import expect_store
 from ratekeeper.units import LEASE, SECOND
 
@@ -102,7 +102,8 @@ class Adaptive:
     """Admit as many calls at once as the server can take: ``with adaptive.hold():``, ``async with``.
 
     ``store`` is where the leases are counted: in this process, or on Redis, where each process finds its own limit.  To
-    use ``async with`` on Redis, pass an AsyncRedisStore.
+    use ``async with`` on Redis, pass an AsyncRedisStore.  While a store that is named by its URL does not answer, calls
+    wait for it, up to their timeout.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Adaptive:
         self._key = encode(key)
         self._name = name
         if isinstance(store, str):
-            store = open_store(store, clock=clock)
+            store = open_outbound(store, clock, asynchronous=False)
         expect_store(store)
         if not getattr(store, "has_room", True):
             raise InvalidStore(

@@ -6,12 +6,15 @@ lets all processes of a fleet pause after AWS has throttled one of them.  Every 
 
 from __future__ import annotations
 
+from threading import local
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.flow.drive import drive
 from ratekeeper.outbound.client import PacedClient
-from ratekeeper.outbound.delivery import TooLate, patience_of, take_turn, unless_unavailable
-from ratekeeper.outbound.response_limits import read
+from ratekeeper.outbound.delivery import TooLate, learn, patience_of, take_turn
+from ratekeeper.outbound.response_limits import NOTHING, ServerLimits, pairs_of, read
+from ratekeeper.outbound.retry import REFUSED
+from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AwsCall", "PacedCalls", "TooLate"]
 
+OK = 200
 # The error codes that the retry modes of boto3 take as throttling.
 THROTTLED = frozenset(
     {
@@ -80,6 +84,7 @@ class PacedCalls:
         clock: Clock | None = None,
         margin: Seconds | None = None,
     ) -> None:
+        self._sent = local()  # the attempt of each thread: boto3 sends and receives in one
         self._cooldown = patience_of(cooldown, "cooldown") or 0
         self._client = PacedClient(limit, key, max_wait, 0, store, None, name, clock, asynchronous=False, margin=margin)
 
@@ -96,22 +101,21 @@ class PacedCalls:
 
     def _before_send(self, request: Any, event_name: str, **_: Any) -> None:
         pacer = self._client.pacer
-        paced = self._paced(event_name, request)
+        paced = self._sent.paced = self._paced(event_name, request)
         store: Any = pacer.store
         drive(take_turn(pacer, paced, pacer.deadline(paced)), store, pacer.clock, pacer.queue)
 
     def _response_received(self, event_name: str, parsed_response: Any, response_dict: Any = None, **_: Any) -> None:
-        error = (parsed_response or {}).get("Error", {})
-        if error.get("Code") not in THROTTLED:
-            return
         pacer = self._client.pacer
         headers = (response_dict or {}).get("headers") or {}
-        limits = read([(str(name), str(value)) for name, value in headers.items()], pacer.wall())
-        wait = self._cooldown if limits.wait is None else limits.micros
-        if wait:
-            flow = unless_unavailable(pacer.cooldowns.start(self._paced(event_name, None).key, wait), None)
+        limits = read(pairs_of(headers), pacer.wall())
+        is_throttled = (parsed_response or {}).get("Error", {}).get("Code") in THROTTLED
+        if is_throttled and limits.wait is None and self._cooldown:
+            limits = ServerLimits(self._cooldown / SECOND, limits.quotas)
+        if is_throttled or limits is not NOTHING:
+            paced = getattr(self._sent, "paced", None) or self._paced(event_name, None)
             store: Any = pacer.store
-            drive(flow, store, pacer.clock, pacer.queue)
+            drive(learn(pacer, paced, REFUSED if is_throttled else OK, limits), store, pacer.clock, pacer.queue)
 
     def _paced(self, event_name: str, request: Any) -> PacedRequest:
         _, service, operation = event_name.split(".")

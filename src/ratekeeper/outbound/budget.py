@@ -15,19 +15,22 @@ level, all of it: a budget may be in debt, and recovers in time.
 
 from __future__ import annotations
 
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.awaitable import awaited, refuse_use
 from ratekeeper.check import Check, to_cost
-from ratekeeper.decision import binding, longest_wait
-from ratekeeper.errors import AlreadySettled, InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
-from ratekeeper.flow.acquire import acquire_plan
+from ratekeeper.errors import InvalidCost, InvalidInput, InvalidLimit, did_you_mean, shown
 from ratekeeper.flow.run import AsyncFlowRunner, FlowRunner
-from ratekeeper.flow.settle import ask, give_back
+from ratekeeper.flow.settle import ask
 from ratekeeper.keys import encode
-from ratekeeper.outbound.delivery import TooLate, patience_of
+from ratekeeper.outbound.budget_reservation import UnitReservation, unit_of
+from ratekeeper.outbound.cooldown import cooldowns_of
+from ratekeeper.outbound.delivery import patience_of
+from ratekeeper.outbound.learned import Shares, parts_of
 from ratekeeper.outbound.limits import expect_rate, provider_limit
-from ratekeeper.outbound.outage import counted, debit, open_outbound
+from ratekeeper.outbound.outage import open_outbound
+from ratekeeper.outbound.response_limits import pairs_of, read
 from ratekeeper.stores.options import expect_store
 
 if TYPE_CHECKING:
@@ -36,11 +39,11 @@ if TYPE_CHECKING:
 
     from ratekeeper.check import Plan
     from ratekeeper.clock import Clock
-    from ratekeeper.decision import Decision
     from ratekeeper.flow.effects import Flow
     from ratekeeper.keys import Key
     from ratekeeper.limit import Limit, LimitSet
     from ratekeeper.outbound.limits import Limits
+    from ratekeeper.outbound.response_limits import Headers
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
 
@@ -51,7 +54,6 @@ WORDS = {
     "tpm": ("tokens", "minute"),
     "tpd": ("tokens", "day"),
 }
-ADVICE = "Pass a longer timeout to reserve(), or reserve less."
 
 
 class BudgetLevel:
@@ -91,6 +93,16 @@ class BudgetLevel:
         self.runner: Any = AsyncFlowRunner(store) if asynchronous else FlowRunner(store)
         if self.parent is not None:
             self.runner.queue = self.parent.runner.queue
+        self.shares: Shares
+        if self.parent is not None:
+            self.shares = self.parent.shares
+        else:
+            self.shares = Shares(cooldowns_of(self.runner.store, f"{name} learned"), name, holds=True)
+
+    @property
+    def top(self) -> BudgetLevel:
+        """The highest level: the account of the provider."""
+        return self if self.parent is None else self.parent.top
 
     def units(self) -> list[str]:
         """Every unit that has a limit here or above."""
@@ -127,10 +139,15 @@ class BudgetLevel:
     def left(self, key: Key | None) -> Flow[dict[str, int]]:
         units = self.units()
         plan = self.plan(dict.fromkeys(units, 1), key)
+        parts = parts_of(plan, [unit_of(check) for check in plan])
+        if self.shares.is_due(parts):
+            yield from self.shares.refresh(parts)
+        spaces = {check.space for check in plan}
+        plan = tuple([check for check in self.shares.apply(plan, parts) if check.space in spaces])
         decisions = yield from ask("peek", plan)
         left: dict[str, int] = {}
         for check, decision in zip(plan, decisions, strict=True):
-            unit = check.space.rpartition(" ")[2]
+            unit = unit_of(check)
             left[unit] = min(left.get(unit, decision.remaining), decision.remaining)
         return {unit: left[unit] for unit in units}
 
@@ -163,88 +180,6 @@ def unit_limit(owner: str, unit: str, limit: Limits, margin: int | None = None) 
         raise InvalidLimit(f"{owner}: expected {wanted}, got {unit!r}.{advice}") from None  # the cause shows its value
     expect_rate(unit, parsed)
     return parsed
-
-
-class UnitReservation:
-    """The units of one reservation: reserved, charged and used.  Its changes are flows."""
-
-    def __init__(
-        self, level: BudgetLevel, key: Key | None, timeout: Seconds | None, priority: int, costs: dict[str, int]
-    ) -> None:
-        self.used: dict[str, int] = {}
-        self._level = level
-        self._key = key
-        self._patience = patience_of(timeout, "timeout")
-        self._priority = priority
-        self._reserved = level.reservation_costs(costs)
-        self._charged = dict(self._reserved)
-        self._plan = level.plan(self._reserved, key)
-        self._decisions: tuple[Decision, ...] = ()
-        self._settled = True  # nothing is reserved yet
-
-    def __bool__(self) -> bool:
-        return bool(self._decisions) and all(self._decisions)
-
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds until the reservation would fit: 0.0 if it did, None if it never can."""
-        return longest_wait(self._decisions)
-
-    def _reserve(self) -> Flow[None]:
-        level, plan = self._level, self._plan
-        clock, began = level.runner.store.clock, level.runner.store.clock.nanos() // 1000
-
-        def acquire() -> Flow[tuple[Decision, ...]]:
-            if self._patience is None:
-                return ask("check", plan)
-            queue_key = level.path, encode(level.key if self._key is None else self._key)
-            patience = max(0, self._patience - (clock.nanos() // 1000 - began))
-            return acquire_plan(level.runner.queue, queue_key, plan, patience, clock, self._priority)
-
-        self._decisions = yield from counted(level.runner.store, plan, acquire)
-        self._settled = not all(self._decisions)
-
-    def _require(self) -> None:
-        if not self:
-            raise TooLate(binding(self._decisions), self._level.path, ADVICE)
-
-    def _add(self, amounts: dict[str, int]) -> Flow[None]:
-        """Count usage; charge at once the part that exceeds the reservation."""
-        self._expect_open()
-        excess: dict[str, int] = {}
-        for unit, amount in self._level.checked(amounts, least=0).items():
-            self.used[unit] = self.used.get(unit, 0) + amount
-            if self.used[unit] > self._charged.get(unit, 0):
-                excess[unit] = self.used[unit] - self._charged.get(unit, 0)
-                self._charged[unit] = self.used[unit]
-        if excess:
-            yield from debit(self._level.plan(excess, self._key), self._level.runner.store.clock)
-
-    def _settle(self, actual: dict[str, int]) -> Flow[None]:
-        """Refund or charge, unit by unit, the difference between the charged and the used amount."""
-        self._expect_open()
-        self._settled = True
-        used = {**self.used, **self._level.checked(actual, least=0)}
-        unused = {unit: self._charged.get(unit, 0) - amount for unit, amount in used.items()}
-        refund = self._level.plan({unit: amount for unit, amount in unused.items() if amount > 0}, self._key)
-        excess = self._level.plan({unit: -amount for unit, amount in unused.items() if amount < 0}, self._key)
-        if refund:
-            yield from give_back(refund, self._decisions[0])
-        if excess:
-            yield from debit(excess, self._level.runner.store.clock)
-
-    def _leave(self, failed: bool) -> Flow[None]:
-        """At the end of a block, charge the usage that was added; without any, an exception refunds everything."""
-        if not self._settled and (failed or self.used):
-            actual = {unit: self.used.get(unit, 0) for unit in self._reserved}
-            if self.used:  # part of an answer came, so the request was made
-                actual["requests"] = self._charged.get("requests", 0)
-            yield from self._settle({unit: amount for unit, amount in actual.items() if unit in self._charged})
-
-    def _expect_open(self) -> None:
-        if self._settled:
-            why = "it was settled already" if self else "it was refused: there is nothing to settle"
-            raise AlreadySettled(f"{self._level.path}: expected a reservation that is open, but {why}.")
 
 
 class Budget:
@@ -310,6 +245,10 @@ class BudgetReservation(UnitReservation):
     def add(self, **amounts: int) -> None:
         """Count usage as a stream goes on."""
         self._level.runner.run(self._add(amounts))
+
+    def learn(self, headers: Headers, status: int = 200) -> None:
+        """Adjust the budget to the limits in the header fields of an answer, for every process of its store."""
+        self._level.runner.run(self._learn(read(pairs_of(headers), time()), status))
 
     def settle(self, **actual: int) -> None:
         """Charge the actual usage; a unit that is not named was used as counted by ``add``, or else as reserved."""
@@ -387,6 +326,10 @@ class AsyncBudgetReservation(UnitReservation):
     async def add(self, **amounts: int) -> None:
         """Count usage as a stream goes on."""
         await self._level.runner.run(self._add(amounts))
+
+    async def learn(self, headers: Headers, status: int = 200) -> None:
+        """Adjust the budget to the limits in the header fields of an answer, for every process of its store."""
+        await self._level.runner.run(self._learn(read(pairs_of(headers), time()), status))
 
     async def settle(self, **actual: int) -> None:
         """Charge the actual usage; a unit that is not named was used as counted by ``add``, or else as reserved."""

@@ -84,15 +84,23 @@ class Cooldowns:
 
     def look_up(self, key: str | bytes) -> Flow[int]:
         """Ask the store; microseconds that are left of the cooldown."""
-        asked_at = self.clock.nanos() // 1000
-        check = Check(self.space, key, self.limit(1), 1)
-        (store_now,), (state,) = yield Ask("states", (check,))
-        if self.interval:
-            put(self.look_up_at, key, asked_at + self.interval)
-        micros: int = check.limit.rule.reset_after(state, store_now, self.limit(LONGEST * MILLISECOND))
-        if micros:
-            put(self.ends, key, self.clock.nanos() // 1000 + micros)
+        (micros,) = yield from self.look_up_all([key])
         return micros
+
+    def look_up_all(self, keys: list[str | bytes]) -> Flow[list[int]]:
+        """Ask the store for several keys at once."""
+        asked_at = self.clock.nanos() // 1000
+        limit, longest = self.limit(1), self.limit(LONGEST * MILLISECOND)
+        instants, states = yield Ask("states", tuple([Check(self.space, key, limit, 1) for key in keys]))
+        lasting: list[int] = []
+        for key, store_now, state in zip(keys, instants, states, strict=True):
+            if self.interval:
+                put(self.look_up_at, key, asked_at + self.interval)
+            micros: int = limit.rule.reset_after(state, store_now, longest)
+            if micros:
+                put(self.ends, key, self.clock.nanos() // 1000 + micros)
+            lasting.append(micros)
+        return lasting
 
     def start(self, key: str | bytes, micros: int) -> Flow[None]:
         """Start a cooldown, here and in the store; an earlier one that lasts longer stays."""

@@ -10,6 +10,7 @@ Law: a request is sent only after its turn; never during a cooldown that this pr
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from time import time
 
@@ -20,6 +21,8 @@ from ratekeeper.flow.effects import Ask, Sleep
 from ratekeeper.flow.queue import WaitQueue
 from ratekeeper.flow.settle import ask, give_back
 from ratekeeper.outbound.cooldown import cooldowns_of
+from ratekeeper.outbound.learned import Shares
+from ratekeeper.outbound.limits import PacedPlan
 from ratekeeper.outbound.outage import counted, may_lose_counts
 from ratekeeper.outbound.response_limits import NOTHING, read
 from ratekeeper.outbound.retry import IDEMPOTENT, Retry, is_refusal, may_resend
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.flow.effects import Flow
-    from ratekeeper.outbound.limits import PacedPlan
     from ratekeeper.outbound.response_limits import ServerLimits
     from ratekeeper.stores.protocol import Store
     from ratekeeper.units import Seconds
@@ -96,6 +98,8 @@ class PacedRequest:
         "path",
         "plan",
         "priority",
+        "sent_at",
+        "sent_under",
     )
 
     def __init__(
@@ -120,6 +124,8 @@ class PacedRequest:
         self.priority = priority
         self.path = path
         self.has_budget = False  # with a budget, its Sender has the effects reserve and release
+        self.sent_at = 0  # microseconds on the clock of the store, of the last attempt
+        self.sent_under: dict[str | bytes, int] = {}  # the shares of its limits that the last attempt was sent under
 
     @property
     def is_idempotent(self) -> bool:
@@ -137,6 +143,7 @@ class Pacer:
         self.retry = retry
         self.queue = WaitQueue()
         self.cooldowns = cooldowns_of(store, space)
+        self.shares = Shares(self.cooldowns, space)
         self.quotas = ServerQuotas()
         self.random = Random()
         self.wall = time  # Unix time: servers send dates
@@ -210,35 +217,47 @@ def learn(pacer: Pacer, request: PacedRequest, status: int, limits: ServerLimits
     server_wait = limits.micros if refused else None
     if server_wait:
         yield from unless_unavailable(pacer.cooldowns.start(request.key, server_wait), None)
+    if request.plan.checks and (refused or limits.quotas):
+        parts, age = request.plan.parts, pacer.clock.nanos() // 1000 - request.sent_at
+        adjusting = pacer.shares.adjust(parts, limits, refused, age, request.sent_under, {}, everybody=parts)
+        yield from unless_unavailable(adjusting, None)
     return server_wait
 
 
 def take_turn(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow[None]:
     """Wait until there is no cooldown, the server's quota lasts, and the limits admit the request; or raise TooLate."""
-    cooldowns, key, checks = pacer.cooldowns, request.key, request.plan.checks
+    cooldowns, shares, key = pacer.cooldowns, pacer.shares, request.key
     while True:
         cooldown = cooldowns.remaining(key)
         if not cooldown and cooldowns.is_due(key):
-            cooldown = yield from unless_unavailable(cooldowns.look_up(key), 0)
+            records = [part.record for part in request.plan.parts]
+            cooldown, *_ = yield from unless_unavailable(cooldowns.look_up_all([key, *records]), (0,))
         if cooldown:
             yield from sleep_in_time(pacer, request, pacer.pause(0, cooldown), cooldown, deadline)
             continue
         wait = pacer.quotas.wait(key, pacer.clock.nanos() // 1000)
         if wait:
             yield from sleep_in_time(pacer, request, wait, wait, deadline)
-        if checks:
+        plan = request.plan
+        request.sent_under = shares.under(plan.parts) if cooldowns.ends else {}
+        if request.sent_under:
+            plan = PacedPlan(shares.apply(plan.checks, plan.parts))
+        if plan.checks:
             if pacer.may_lose_counts:
-                decisions = yield from counted(pacer.store, checks, lambda: acquire(pacer, request, deadline))
+                acquiring = partial(acquire, pacer, request, plan, deadline)
+                decisions = yield from counted(pacer.store, plan.checks, acquiring)
             else:
-                decisions = yield from acquire(pacer, request, deadline)
+                decisions = yield from acquire(pacer, request, plan, deadline)
             if not all(decisions):
                 raise TooLate(binding(decisions), request.name)
         if request.has_budget:
             yield Ask("reserve", pacer.patience(deadline))
-        if not cooldowns.remaining(key):
+        request.sent_at = pacer.clock.nanos() // 1000
+        is_slower = bool(cooldowns.ends) and shares.are_below(request.sent_under, request.plan.parts)
+        if not cooldowns.remaining(key) and not is_slower:
             return
-        if checks:  # the server asked for a cooldown while this request waited: another may have its place
-            yield from ask("refund", checks)
+        if plan.checks:  # the server asked to wait, or for less, while this request waited: another may have its place
+            yield from ask("refund", plan.checks)
         if request.has_budget:
             yield Ask("release")
 
@@ -250,13 +269,12 @@ def sleep_in_time(pacer: Pacer, request: PacedRequest, wait: int, retry_after: i
     yield Sleep(wait)
 
 
-def acquire(pacer: Pacer, request: PacedRequest, deadline: int | None) -> Flow[tuple[Decision, ...]]:
+def acquire(pacer: Pacer, request: PacedRequest, plan: PacedPlan, deadline: int | None) -> Flow[tuple[Decision, ...]]:
     """Take the request's limits: with one question to the store if they admit it now, else through the wait queue.
 
     A leaky bucket admits a call with a delay.  If that could end after the deadline, the queue predicts the turn first,
     so that a request that gives up takes no place from others.
     """
-    plan = request.plan
     patience = pacer.patience(deadline)
     if plan.queue_key not in pacer.queue.waiting and (patience is None or plan.longest_delay <= patience):
         try:

@@ -103,7 +103,7 @@ class SyncPacing(Generic[Transport, Request, Response]):
                     metered.release()
                 raise Lost(error, was_sent) from error
             if metered is not None:
-                metered.answered(response.status_code)
+                metered.answered(response.status_code, response.headers.multi_items())
             return reply_of(response)
 
         sender: Any = Sender(pacer.store, send, lambda response: response.close())
@@ -124,6 +124,7 @@ class SyncPacing(Generic[Transport, Request, Response]):
             raise self._timeout(error.decision, error.name, request) from None
 
     def close(self) -> None:
+        """Close the transport that sends, and the store if this one opened it."""
         self._inner.close()
         self._client.close()
 
@@ -192,7 +193,7 @@ class AsyncPacing(Generic[Transport, Request, Response]):
                     await metered.release()
                 raise Lost(error, was_sent) from error
             if metered is not None:
-                await metered.answered(response.status_code)
+                await metered.answered(response.status_code, response.headers.multi_items())
             return reply_of(response)
 
         sender: Any = Sender(pacer.store, send, lambda response: response.aclose())
@@ -214,6 +215,7 @@ class AsyncPacing(Generic[Transport, Request, Response]):
             raise self._timeout(error.decision, error.name, request) from None
 
     async def aclose(self) -> None:
+        """Close the transport that sends, and the store if this one opened it."""
         await self._inner.aclose()
         await self._client.aclose()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from ratekeeper.check import Check
 from ratekeeper.errors import InvalidInput, shown
 from ratekeeper.limit import LONGEST_PERIOD, Limit, LimitSet, parse_limits
+from ratekeeper.outbound.learned import parts_of
 from ratekeeper.units import SECOND, parse_limit
 
 TYPE_CHECKING = False
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.check import Plan
+    from ratekeeper.outbound.learned import Part
 
     Limits = str | Limit | LimitSet | Iterable[str | Limit]
 
@@ -103,24 +105,35 @@ def evenly_spaced(text: str, ahead: int | None, margin: int | None) -> str | Lim
     return Limit(limit.count, period, burst=places, algorithm="leaky_bucket", debt=limit.debt)
 
 
-def expect_rate(place: str, limit: Limit | LimitSet) -> None:
-    """Refuse concurrency limits, where nothing would release the lease."""
+def expect_rate(
+    place: str, limit: Limit | LimitSet, advice: str = "Use Limiter.limit or Limiter.reserve."
+) -> Limit | LimitSet:
+    """The limit, unless it is one of concurrency: nothing would release the lease."""
     if limit.is_leased:
-        raise InvalidInput(
-            f"{place}: expected a rate, got '{limit}', which is held and given back. "
-            "Use Limiter.limit or Limiter.reserve."
-        )
+        raise InvalidInput(f"{place}: expected a rate, got '{limit}', which is held and given back. {advice}")
+    return limit
+
+
+CONCURRENT = "Pass concurrent= to a transport of httpx, or hold Limiter.reserve around the call."
 
 
 class PacedPlan:
     """The checks of a request, the key of its queue, and the longest delay that a leaky bucket may give it."""
 
-    __slots__ = ("checks", "longest_delay", "queue_key")
+    __slots__ = ("_parts", "checks", "longest_delay", "queue_key")
 
     def __init__(self, checks: Plan) -> None:
         self.checks = checks
+        self._parts: list[Part] | None = None
         self.queue_key = tuple([(check.space, check.key) for check in checks])
         self.longest_delay = max([longest_delay(check.limit) for check in checks], default=0)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Every limit of the checks, as something that the server may speak about."""
+        if self._parts is None:
+            self._parts = parts_of(self.checks, ["requests"] * len(self.checks))
+        return self._parts
 
 
 def longest_delay(limit: Limit | LimitSet) -> int:
@@ -157,11 +170,12 @@ class LimitRoutes:
                     raise InvalidInput(f"limit: expected a host, or a host and a path, got {shown(route)}.")
                 # Two leaky buckets would give one call two different turns in advance, so here none gives any.
                 ahead = 1 if hosts.count(host.lower()) > 1 else None
-                self.by_route.append((host.lower(), slash + path, paced_limit(limit, ahead, margin)))
+                rate = expect_rate("limit", paced_limit(limit, ahead, margin), CONCURRENT)
+                self.by_route.append((host.lower(), slash + path, rate))
         elif callable(limits):
             self.choose = limits
         else:
-            self.for_all = paced_limit(limits, margin=margin)
+            self.for_all = expect_rate("limit", paced_limit(limits, margin=margin), CONCURRENT)
 
     def plan(self, request: Any, key: str | bytes, host: str, path: str) -> PacedPlan:
         """All checks of this request; ``key`` is encoded."""
@@ -185,10 +199,10 @@ class LimitRoutes:
     def parsed(self, limits: Limits) -> Limit | LimitSet:
         """What a function chose, parsed; texts and limits are cached."""
         if not isinstance(limits, (str, Limit)):
-            return paced_limit(limits, margin=self.margin)
+            return expect_rate("limit", paced_limit(limits, margin=self.margin), CONCURRENT)
         limit = self.chosen.get(limits)
         if limit is None:
-            limit = paced_limit(limits, margin=self.margin)
+            limit = expect_rate("limit", paced_limit(limits, margin=self.margin), CONCURRENT)
             if len(self.chosen) < MOST_PLANS:
                 self.chosen[limits] = limit
         return limit

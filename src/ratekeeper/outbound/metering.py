@@ -21,6 +21,8 @@ from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.outbound.budget import AsyncBudget, Budget
 from ratekeeper.outbound.delivery import TooLate
 from ratekeeper.outbound.estimate import ModelCall, TokenEstimator, count_text
+from ratekeeper.outbound.response_limits import NOTHING, pairs_of, read
+from ratekeeper.outbound.retry import REFUSED
 from ratekeeper.outbound.usage import Usage, UsageReader
 from ratekeeper.units import SECOND
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ratekeeper.keys import Key
     from ratekeeper.outbound.delivery import PacedRequest, Pacer
     from ratekeeper.outbound.meter import Meter
+    from ratekeeper.outbound.response_limits import Headers
     from ratekeeper.stores.protocol import Store
 
     AnyBudget = Budget | AsyncBudget
@@ -166,6 +169,13 @@ class MeteredCall:
         """What to settle if nothing was sent."""
         return dict.fromkeys(["requests", *self.costs] if "requests" in self.budget._level.units() else self.costs, 0)
 
+    def learning(self, status: int, headers: Headers) -> Any:
+        """The flow that adjusts the budget to an answer; None if the answer says nothing about limits."""
+        limits = NOTHING if self.reservation is None else read(pairs_of(headers), self.pacer.wall())
+        if limits is NOTHING and status != REFUSED:
+            return None
+        return None if self.reservation is None else self.reservation._learn(limits, status)
+
     def watch(self, status: int, content_type: str, content_encoding: str) -> None:
         """Read the usage of this answer."""
         if status < 400:
@@ -211,8 +221,11 @@ class SyncMeteredCall(MeteredCall):
         """Give the reservation back: nothing was sent."""
         self.settle(self.nothing_used())
 
-    def answered(self, status: int) -> None:
-        """Settle the attempts that the provider refused; others are settled when their body has passed."""
+    def answered(self, status: int, headers: Headers) -> None:
+        """Learn the provider's limits, and settle an attempt that it refused; others are settled after their body."""
+        learning = self.learning(status, headers)
+        if learning is not None:
+            self.budget._level.runner.run(learning)
         if 400 <= status < 500 and self.costs:
             self.settle(dict.fromkeys(self.costs, 0))
 
@@ -253,8 +266,11 @@ class AsyncMeteredCall(MeteredCall):
         """Give the reservation back: nothing was sent."""
         await self.settle(self.nothing_used())
 
-    async def answered(self, status: int) -> None:
-        """Settle the attempts that the provider refused; others are settled when their body has passed."""
+    async def answered(self, status: int, headers: Headers) -> None:
+        """Learn the provider's limits, and settle an attempt that it refused; others are settled after their body."""
+        learning = self.learning(status, headers)
+        if learning is not None:
+            await self.budget._level.runner.run(learning)
         if 400 <= status < 500 and self.costs:
             await self.settle(dict.fromkeys(self.costs, 0))
 

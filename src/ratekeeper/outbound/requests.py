@@ -112,6 +112,7 @@ class PacedAdapter(BaseAdapter):
             raise PacingTimeout(error.decision, error.name, request) from None
 
     def close(self) -> None:
+        """Close the adapter that sends, and the store if this one opened it."""
         self._inner.close()
         self._client.close()
 

@@ -22,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+
 MOST_QUOTA = 999_999_999_999_999  # the largest whole number of a structured field
 MOST_LINES = 64
 WAITS = frozenset({"retry-after", "retry-after-ms"})
@@ -92,6 +94,12 @@ def read(headers: Iterable[tuple[str, str]], present: float) -> ServerLimits:
     if wait is not None and wait == int(wait):  # Retry-After has whole seconds; ratekeeper-t may say the same exactly
         wait = max([q.reset_after for q in quotas if q.reset_after and wait - 1 < q.reset_after < wait], default=wait)
     return ServerLimits(wait, tuple(quotas or from_dictionary(fields) or from_separate_fields(fields, present)))
+
+
+def pairs_of(headers: Headers) -> list[tuple[str, str]]:
+    """The header fields of any client library: a mapping, or pairs."""
+    pairs = headers.items() if hasattr(headers, "items") else headers
+    return [(str(name), str(value)) for name, value in pairs]
 
 
 def is_cached(fields: Mapping[str, list[str]]) -> bool:

@@ -17,6 +17,7 @@ from ratekeeper.errors import InvalidLimit, did_you_mean, shown
 from ratekeeper.limit import MOST, Limit
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.outbound.limits import expect_rate
+from ratekeeper.outbound.outage import open_outbound
 from ratekeeper.units import take_period
 
 if TYPE_CHECKING:
@@ -63,14 +64,19 @@ def throttle_bytes(
 ) -> Any:
     """Yield ``chunks`` at ``rate``, such as ``"1 MB/s"``; async chunks give an async iterator.
 
-    Streams with the same ``store``, ``name`` and ``key`` share the rate, also across processes.
+    Streams with the same ``store``, ``name`` and ``key`` share the rate, also across processes.  While the store does
+    not answer, they wait for it.
     """
     limit = rate if isinstance(rate, Limit) else parse_byte_rate(rate)
     expect_rate("rate", limit)
     name = name or f"bytes {limit}"
-    if hasattr(chunks, "__aiter__"):
-        return athrottled(chunks, AsyncLimiter(limit, store=store, name=name, clock=clock), key, limit.burst)
-    return throttled(chunks, Limiter(limit, store=store, name=name, clock=clock), key, limit.burst)
+    is_async = hasattr(chunks, "__aiter__")
+    opened: Any = store
+    if isinstance(store, str) and not store.startswith("memory:"):
+        opened, clock = open_outbound(store, clock, is_async), None
+    if is_async:
+        return athrottled(chunks, AsyncLimiter(limit, store=opened, name=name, clock=clock), key, limit.burst)
+    return throttled(chunks, Limiter(limit, store=opened, name=name, clock=clock), key, limit.burst)
 
 
 def throttled(chunks: Iterable[bytes], limiter: Limiter, key: Key, size: int) -> Iterator[bytes]:

@@ -67,6 +67,7 @@ class UsageReader:
         self._is_readable = True
 
     def feed(self, chunk: bytes) -> None:
+        """Read the next bytes of the response."""
         if not self._is_readable:
             return
         try:
