@@ -29,7 +29,7 @@ from ratekeeper.service.named_limits import NamedLimits
 from ratekeeper.service.overrides import Overrides
 from ratekeeper.service.retired_limits import RetiredLimits
 from ratekeeper.service.table_budget import TableBudget, share_of_rules
-from ratekeeper.sinks.event import anonymous, event_of
+from ratekeeper.sinks.event import anonymous_key, event_of
 from ratekeeper.sinks.log import LoggingSink
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ class Decider:
             if len(self.digests) >= MOST_DIGESTS:
                 self.digests.clear()
             encoded = encode(key)
-            text = encoded if isinstance(encoded, str) else encoded.hex()
-            digest = anonymous(text, self.settings.secret)
+            digest = anonymous_key(encoded, self.settings.secret)
             if key is encoded:  # neither a tuple nor long: what is cached is bounded in bytes
                 self.digests[key] = digest
         self.counters.refused.add(digest, by)

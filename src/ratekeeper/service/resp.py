@@ -22,7 +22,8 @@ from ratekeeper.errors import InvalidInput, RatekeeperError, StoreUnavailable, s
 from ratekeeper.keys import encode
 from ratekeeper.limit import Limit
 from ratekeeper.service.command_parser import CommandParser, ProtocolError
-from ratekeeper.service.connection import ClientConnection, Listener, PendingDecision, PendingResponse
+from ratekeeper.service.connection import ClientConnection, PendingDecision, PendingResponse
+from ratekeeper.service.listener import Listener
 from ratekeeper.service.table_budget import NoRoom
 from ratekeeper.units import SECOND
 

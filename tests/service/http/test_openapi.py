@@ -59,6 +59,10 @@ CALLS = [
     ("POST", "/v1/admin/switch", {"rule": "later", "mode": "off"}, {}),
     ("POST", "/v1/admin/kill", {"killed": False}, ADMIN),
     ("POST", "/v1/admin/reload", {}, ADMIN),
+    ("POST", "/v1/admin/digest", {"address": "198.51.100.1"}, ADMIN),
+    ("POST", "/v1/admin/digest", {"key": ["a", 1]}, ADMIN),
+    ("POST", "/v1/admin/digest", {"address": "nobody"}, ADMIN),
+    ("POST", "/v1/admin/digest", {"address": "198.51.100.1"}, {}),
 ]
 
 

@@ -3,7 +3,8 @@
 Each entry of a descriptor is looked up in this order: the key with exactly this value, the key with a ``*`` pattern
 that matches the value, the key alone.  Only the limit of the last entry applies.  A limit counts by the whole path of
 keys and values, encoded so that no two paths share a counter; ``share_threshold`` counts all values of a pattern
-together.  Windows are fixed, as in that service, unless ``algorithm`` in a ``rate_limit`` names another.
+together.  Windows are fixed, as in that service, unless ``algorithm`` in a ``rate_limit`` names another.  A month has
+30 days there and a year 365, counted from 1970; ``window: calendar`` in a ``rate_limit`` counts by the calendar.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 SECONDS = {
     "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_592_000, "year": 31_536_000,
 }  # fmt: skip
-RATE_KEYS = ("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst")
+RATE_KEYS = ("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "window", "timezone")
+WINDOWS = ("calendar", "first-use")
 NODE_KEYS = ("key", "value", "rate_limit", "shadow_mode", "detailed_metric", "descriptors", "share_threshold",
              "value_to_metric", "quota_mode")  # fmt: skip
 
@@ -175,17 +177,35 @@ def rate_of(place: Place, fields: Any, path: str, is_shadow: bool) -> Rate:
     count = fields.get("requests_per_unit")
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**32:
         place.key("requests_per_unit").refuse("a whole number from 0 to 4,294,967,295", count)
+    window, timezone = fields.get("window"), fields.get("timezone")
+    if window not in (None, *WINDOWS):
+        place.key("window").refuse("'calendar' or 'first-use'", window, did_you_mean(str(window), WINDOWS).strip())
+    if timezone is not None and window != "calendar":
+        place.key("timezone").refuse("window: calendar beside it", timezone)
     try:
         algorithm: Any = str(fields.get("algorithm", "fixed_window"))  # Limit refuses one that there is not
-        limit = limit_of(count, unit, algorithm, fields.get("burst"))
+        if window is not None and algorithm != "fixed_window":
+            place.key("window").refuse("fixed_window or no algorithm beside it", algorithm)
+        limit = limit_of(count, unit, algorithm, fields.get("burst"), window, timezone)
     except InvalidLimit as error:
         place.refuse("a limit that is possible", None, str(error))
     return Rate(path, limit, unit=unit, count=count, name=name, replaces=replaces, is_shadow=is_shadow)
 
 
-def limit_of(count: int, unit: str, algorithm: Algorithm = "fixed_window", burst: int | None = None) -> Limit | None:
+def limit_of(
+    count: int,
+    unit: str,
+    algorithm: Algorithm = "fixed_window",
+    burst: int | None = None,
+    window: str | None = None,
+    timezone: str | None = None,
+) -> Limit | None:
     """The limit, or None if the count is 0: then no request passes."""
-    return Limit(count, SECONDS[unit], burst=burst, algorithm=algorithm) if count else None
+    if not count:
+        return None
+    if window is None:
+        return Limit(count, SECONDS[unit], burst=burst, algorithm=algorithm)
+    return Limit(count, unit if window == "calendar" else SECONDS[unit], burst=burst, window=window, timezone=timezone)
 
 
 def load(path: Path) -> Descriptors:

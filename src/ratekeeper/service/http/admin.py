@@ -1,4 +1,4 @@
-"""``/v1/admin/...``: overrides of modes, the kill switch and a reload, for callers with the admin token."""
+"""``/v1/admin/...``: overrides, the kill switch, a reload, and the digests of clients, for the admin token alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from ratekeeper.errors import InvalidInput, InvalidRules, shown
-from ratekeeper.service.http.request_body import body_of, expect_fields
+from ratekeeper.identity.address import parse_address
+from ratekeeper.keys import encode
+from ratekeeper.service.http.request_body import body_of, expect_fields, tuple_of
 from ratekeeper.service.http.response import as_json, problem, response
+from ratekeeper.sinks.event import anonymous, anonymous_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,6 +28,7 @@ class Admin:
             "/v1/admin/switch": self.set_mode,
             "/v1/admin/kill": self.kill,
             "/v1/admin/reload": self.reload,
+            "/v1/admin/digest": self.digest,
         }
 
     def serve(self, call: Call) -> bytes | Awaitable[bytes]:
@@ -73,6 +77,23 @@ class Admin:
         except InvalidInput as error:
             return problem(400, str(error))
         return response(200, as_json({"rules": len(self.decider.policy.rules)}))
+
+    def digest(self, call: Call) -> bytes:
+        """The digest of an address or a key.  Only the admin may ask: trying every address would undo all digests."""
+        body = body_of(call)
+        expect_fields(body, frozenset({"address", "key"}))
+        if len(body) != 1:
+            raise InvalidInput(f"{call.path}: expected one of address and key, got {'both' if body else 'neither'}.")
+        secret = self.decider.settings.secret
+        if "key" in body:
+            key = body["key"]
+            key = tuple_of(key) if isinstance(key, list) else key
+            return response(200, as_json({"digest": anonymous_key(encode(key), secret)}))
+        address = body["address"]
+        if not isinstance(address, str) or parse_address(address) is None:
+            raise InvalidInput(f"address: expected an address such as 203.0.113.9, got {shown(address)}.")
+        counted = self.decider.policy.compiled.identity.addresses.parse(address).subject
+        return response(200, as_json({"digest": anonymous(counted, secret), "counted": counted}))
 
 
 def has_token(call: Call, token: str) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from ratekeeper.service.connection import SLICE, ClientConnection, Listener, PendingResponse
+from ratekeeper.service.connection import ClientConnection, PendingResponse
 from ratekeeper.service.http.response import HEADS, problem
+from ratekeeper.service.listener import SLICE, Listener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
