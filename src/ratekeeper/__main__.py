@@ -12,7 +12,7 @@ EXTRAS = {
     "grpc": "service",
     "envoy": "service",
 }
-INPUT_ERROR = 2  # exit code
+INPUT_ERROR, INTERRUPTED = 2, 130  # exit codes
 
 
 def main() -> None:
@@ -28,6 +28,8 @@ def main() -> None:
         advice = f"Run: pip install 'ratekeeper[{EXTRAS[missing]}]'"
         print(f"ratekeeper: expected {missing} to be installed. {advice}", file=sys.stderr)
         sys.exit(INPUT_ERROR)
+    except KeyboardInterrupt:  # while the command was loaded; later the command line itself ends so
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

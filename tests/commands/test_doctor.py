@@ -113,9 +113,9 @@ def test_where_a_process_listens():
 
 
 def test_a_url_that_is_none():
-    result = run("doctor", "--url", "localhost:8080")
+    result = run("doctor", "--url", "ftp://localhost:8080")
     assert result.exit_code == 2
-    assert result.output.strip() == "--url: expected a URL such as http://127.0.0.1:8080, got 'localhost:8080'."
+    assert result.output.strip() == "--url: expected a URL such as http://127.0.0.1:8080, got 'ftp://localhost:8080'."
 
 
 @pytest.mark.parametrize(

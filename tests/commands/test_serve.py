@@ -84,3 +84,30 @@ def test_serve_obeys_the_environment_variable_of_the_store(monkeypatch):
     assert run("serve", "--quiet", env={"RATEKEEPER_STORE": "redis://127.0.0.1:1/0"}).exit_code == 0
     assert run("serve", "--quiet", "--store", "memory://", env={"RATEKEEPER_STORE": "redis://x"}).exit_code == 0
     assert [options.store for options in started] == ["redis://127.0.0.1:1/0", "memory://"]
+
+
+@pytest.mark.usefixtures("own_logs")
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        ([], "127.0.0.1:8080"),
+        (["--port", 9000], "127.0.0.1:9000"),
+        (["--host", "0.0.0.0"], "0.0.0.0:8080"),
+        (["--host", "::1", "--port", 0], "[::1]:0"),
+        (["--http", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["--http", "off"], None),
+    ],
+)
+def test_a_host_and_a_port_are_the_address_of_http(monkeypatch, words, address):
+    started = []
+    monkeypatch.setattr("ratekeeper.service.start.start", lambda options, _: started.append(options) or 0)
+    assert run("serve", "--quiet", *words).exit_code == 0
+    assert [options.http for options in started] == [address]
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_two_ways_to_say_the_address_are_one_too_many():
+    result = run("serve", "--http", "off", "--port", 9000)
+    assert (result.exit_code, "got both" in one_line(result)) == (2, True)
+    result = run("serve", "--host", "127.0.0.1:9000")
+    assert (result.exit_code, "Give the port with --port." in one_line(result)) == (2, True)

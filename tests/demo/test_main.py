@@ -88,18 +88,46 @@ def test_on_a_terminal_it_redraws_in_place_and_in_colour(monkeypatch: pytest.Mon
     assert piped.stdout.decode().endswith(last)
 
 
-@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("COLUMNS", "60"), ("LINES", "12")])
-def test_a_terminal_that_cannot_be_redrawn_gets_only_the_end(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_that_cannot_be_redrawn_gets_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in [("TERM", "dumb"), ("COLUMNS", "20"), ("LINES", "5")]:
+        screen = Screen()
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(demo, "MONOTONIC", None)  # real time is not looked at
+        for variable, usual in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+            monkeypatch.setenv(variable, usual)
+        monkeypatch.setenv(name, value)
+        assert demo.main([]) == 0
+        assert not re.search(r"\x1b\[\d+A", screen.getvalue())
+        assert "fixed_window" in screen.getvalue()
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(60, 24), (80, 12), (30, 10)])
+def test_a_small_terminal_gets_a_small_picture(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(demo, "MONOTONIC", FakeClock())
-    for variable, usual in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
-        monkeypatch.setenv(variable, usual)
-    monkeypatch.setenv(name, value)
+    for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": str(lines)}.items():
+        monkeypatch.setenv(name, value)
     assert demo.main([]) == 0
-    assert not re.search(r"\x1b\[\d+A", screen.getvalue())
+    live = screen.getvalue().partition("\nalgorithm")[0].partition("calls.\n")[2]
+    frames = re.split(r"\x1b\[\d+A", live)
+    assert len(frames) == len(demo.PATTERN)
+    for frame in frames[:-1]:
+        drawn = COLOUR.sub("", frame).replace("\x1b[K", "").strip("\n").splitlines()
+        assert len(drawn) < lines
+        assert max(map(len, drawn)) < columns
+
+
+def test_it_starts_to_draw_at_once() -> None:
+    slept: list[int] = []
+
+    class Watched(FakeClock):
+        def sleep(self, micros: int) -> None:
+            slept.append(micros)
+            super().sleep(micros)
+
+    demo.run(Watched(start=12.345678), lambda lanes, tick: None)
+    assert slept[:2] == [0, demo.TICK]
 
 
 def test_colours_can_be_declined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,4 +155,7 @@ def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(demo, "MONOTONIC", Impatient())
+    monkeypatch.setattr(sys, "stdout", Screen())
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
     assert demo.main([]) == 130

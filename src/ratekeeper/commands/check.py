@@ -19,7 +19,7 @@ def check(
     envoy: Annotated[bool, typer.Option("--envoy", help="Read an envoyproxy/ratelimit file.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is a warning or advice.")] = False,
     store: Annotated[
-        str | None, typer.Option(envvar="RATEKEEPER_STORE", help="Store URL, overrides the rules file.")
+        str | None, typer.Option(metavar="URL", envvar="RATEKEEPER_STORE", help="Store URL, overrides the rules file.")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the store whether it answers.")] = False,
     as_json: bool = AS_JSON,

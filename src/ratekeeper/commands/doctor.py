@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import typer
 
 from ratekeeper.commands.output import AS_JSON, out, print_json, report_errors
+from ratekeeper.commands.service_client import PATIENCE, Ca, Cert, base_of, trouble_of, trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratekeeper.rules.policy import Policy
 
-PATIENCE = 3.0  # seconds for each answer of a service
 WIDEST_PROXIES = 65_536  # addresses that may be proxies before the doctor asks whether they are all meant
 
 
@@ -34,16 +34,15 @@ class Finding(NamedTuple):
 
 def doctor(
     rules: Annotated[Path | None, typer.Argument(help="The rules file.")] = None,
-    url: Annotated[list[str] | None, typer.Option("--url", help="URL of a running service. May be repeated.")] = None,
+    url: Annotated[
+        list[str] | None,
+        typer.Option("--url", metavar="URL", envvar="RATEKEEPER_URL", help="A running service. May be repeated."),
+    ] = None,
     store: Annotated[
-        str | None, typer.Option(envvar="RATEKEEPER_STORE", help="Store URL, overrides the rules file.")
+        str | None, typer.Option(metavar="URL", envvar="RATEKEEPER_STORE", help="Store URL, overrides the rules file.")
     ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(help="Authority (PEM) that has signed the certificates of the services.")
-    ] = None,
-    cert: Annotated[
-        Path | None, typer.Option(help="Certificate and key (PEM) to show to services that ask for one.")
-    ] = None,
+    ca: Ca = None,
+    cert: Cert = None,
     as_json: bool = AS_JSON,
 ) -> None:
     """Look at a running set-up, and say what to change: rules, store, shared memory, and services.
@@ -268,25 +267,6 @@ def listening(process: int) -> list[tuple[str, int]]:
     return sorted(addresses)
 
 
-def trust_of(ca: Path | None, cert: Path | None) -> Any:
-    """What to trust and to show when a service speaks TLS."""
-    import ssl
-
-    from ratekeeper.errors import InvalidInput
-
-    option, path = "--ca", ca
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        if cert is not None:
-            option, path = "--cert", cert
-            context.load_cert_chain(cert)
-    except OSError as error:
-        raise InvalidInput(
-            f"{option}: expected a file in PEM, got {str(path)!r} ({error.strerror or error})."
-        ) from error
-    return context
-
-
 def about_service(url: str, trust: Any = None, anonymous: Any = None) -> Iterator[Finding]:
     """A running service: whether it asks for tokens, and what anybody may read.
 
@@ -295,12 +275,8 @@ def about_service(url: str, trust: Any = None, anonymous: Any = None) -> Iterato
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
-    from ratekeeper.errors import InvalidInput, shown
-
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput(f"--url: expected a URL such as http://127.0.0.1:8080, got {shown(url)}.")
-    base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    base = base_of(url, "--url")
+    parts = urlsplit(base)
 
     def status_of(path: str, body: bytes | None = None, trust: Any = trust) -> int:
         try:
@@ -310,21 +286,11 @@ def about_service(url: str, trust: Any = None, anonymous: Any = None) -> Iterato
             with error:
                 return error.code
 
-    is_local = is_loopback(parts.hostname)
+    is_local = is_loopback(parts.hostname or "")
     try:
         status_of("/healthz")
     except (URLError, OSError) as error:
-        reason = str(getattr(error, "reason", error))
-        if "CERTIFICATE_VERIFY_FAILED" in reason:
-            yield Finding(base, "its certificate is of an unknown authority", "Name the authority with --ca FILE.")
-        elif parts.scheme == "http" and "closed connection" in reason:
-            yield Finding(base, f"does not answer ({reason})", "If it speaks TLS, use https:// in the URL.")
-        elif "closed connection" in reason or "ertificate required" in reason:
-            yield Finding(
-                base, f"does not answer ({reason})", "If it asks for a certificate, give one with --cert FILE."
-            )
-        else:
-            yield Finding(base, f"does not answer ({reason})", "Start it, or correct the URL.")
+        yield Finding(base, *trouble_of(parts.scheme, str(getattr(error, "reason", error))))
         return
     if parts.scheme == "http" and not is_local:
         yield Finding(base, "tokens and keys cross the network unencrypted", "Use --tls-cert and --tls-key.")

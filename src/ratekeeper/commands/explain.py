@@ -13,7 +13,7 @@ from ratekeeper.commands.output import AS_JSON, out, print_json, report_errors
 def explain(
     rules: Annotated[Path, typer.Argument(help="The rules file.")],
     request: Annotated[str, typer.Argument(help="Method and path, such as 'GET /x'.")],
-    ip: Annotated[str, typer.Option(help="Address of the connection's peer.")] = "203.0.113.9",
+    ip: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the connection's peer.")] = "203.0.113.9",
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", help="Request header, 'Name: value'. May be repeated.")
     ] = None,

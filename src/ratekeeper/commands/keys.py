@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ratekeeper.limiter import Limiter
 
 STORE = typer.Option(
-    "redis://localhost:6379/0", envvar="RATEKEEPER_STORE", help="URL of the store, redis://HOST:PORT/0 or shm://NAME."
+    "redis://localhost:6379/0",
+    metavar="URL",
+    envvar="RATEKEEPER_STORE",
+    help="URL of the store, redis://HOST:PORT/0 or shm://NAME.",
 )
 Key = Annotated[str, typer.Argument(help="The key that is counted, such as user:42.")]
 LimitText = Annotated[str, typer.Option("--limit", help="The limit of the key, written as in the rules.")]

@@ -1,7 +1,7 @@
 """What commands print, and how they fail.
 
 Errors go to the standard error.  Exit code 1 is a "no" (refused, or advice with --strict), 2 an error in the input,
-3 a store that does not answer.
+3 a store or a service that does not answer, 130 an interrupt, 141 a reader that has closed the pipe.
 """
 
 from __future__ import annotations
@@ -20,9 +20,27 @@ if TYPE_CHECKING:
     from ratekeeper.decision import Decision
     from ratekeeper.lab.text import Style
 
-out = Console(highlight=False)
+
+class PipedConsole(Console):
+    """A console whose closed pipe is an error like any other; that of rich exits with 1, which here means "no"."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class CommandFailed(Exception):
+    """Why a command cannot go on, and the code that it exits with."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+out = PipedConsole(highlight=False)
 err = Console(stderr=True, highlight=False)
 
+BROKEN_PIPE = 141  # 128 + the number of the signal, as shells have it
+NO_ANSWER = 3
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 WIDEST = 140  # columns of a drawing
 BAR = 30  # columns of the bar of one decision
@@ -62,7 +80,9 @@ def report_errors(as_json: bool = False) -> Iterator[None]:
     except InvalidInput as error:
         fail(str(error), 2, as_json)
     except StoreUnavailable as error:
-        fail(f"the store does not answer: {error}", 3, as_json)
+        fail(f"the store does not answer: {error}", NO_ANSWER, as_json)
+    except CommandFailed as error:
+        fail(str(error), error.code, as_json)
 
 
 def fail(text: str, code: int, as_json: bool) -> NoReturn:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from ratekeeper.commands.output import AS_JSON, print_drawing, print_json, report_errors
+from ratekeeper.commands.plain_types import PlainCommand
 from ratekeeper.commands.progress import progress_bar
 
 
-class ReplayCommand(TyperCommand):
+class ReplayCommand(PlainCommand):
     """Accepts ``--json report.json`` for ``--json-file report.json``; in other commands ``--json`` takes no file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -36,9 +36,7 @@ def is_report(path: Path) -> bool:
 
 
 def replay(
-    logs: Annotated[
-        list[str], typer.Argument(metavar="LOG...", help="Access logs, plain or compressed; '-' is stdin.")
-    ],
+    logs: Annotated[list[str], typer.Argument(metavar="LOG", help="Access logs, plain or compressed; '-' is stdin.")],
     rules: Annotated[Path, typer.Option("--rules", "-r", help="The rules file to try.")],
     against: Annotated[Path | None, typer.Option(help="The current rules file; show what would change.")] = None,
     suggest: Annotated[
@@ -47,7 +45,8 @@ def replay(
     ] = None,
     format: Annotated[str, typer.Option("--format", help="auto, common (includes combined), vhost or json.")] = "auto",
     field: Annotated[
-        list[str] | None, typer.Option(help="Name of a JSON field, 'client=remote_addr'. May be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=FIELD", help="Name of a JSON field, 'client=remote_addr'. May be repeated."),
     ] = None,
     zone: Annotated[
         str, typer.Option(help="Time zones of timestamps: auto, written (use them) or ignored (read as UTC).")
@@ -89,7 +88,7 @@ def replay(
         for file in (html, json_file, csv_file):
             if file is not None:
                 check_writable(file, logs)
-        with progress_bar(not as_json) as progress:
+        with progress_bar("lines", not as_json) as progress:
             result = run(
                 logs,
                 rules,

@@ -12,23 +12,35 @@ import typer
 
 from ratekeeper.commands.output import err, report_errors
 
+DEFAULT_HTTP = "127.0.0.1:8080"
+
 
 def serve(
     rules: Annotated[
         Path | None, typer.Argument(help="The rules file; without one, callers name their own limits.")
     ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Address of the HTTP API and the dashboard; 0.0.0.0 for all.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=0, max=65_535, help="Port of the HTTP API and the dashboard.")
+    ] = None,
     http: Annotated[
-        str, typer.Option(help="HOST:PORT of the HTTP API and the dashboard, or 'off'.")
-    ] = "127.0.0.1:8080",
-    grpc: Annotated[str | None, typer.Option(help="HOST:PORT of the Envoy rate limit service (RLS v3).")] = None,
-    resp: Annotated[str | None, typer.Option(help="HOST:PORT for Redis clients (CL.THROTTLE).")] = None,
+        str, typer.Option(metavar="HOST:PORT", help="Both in one, or 'off' for no HTTP listener.")
+    ] = DEFAULT_HTTP,
+    grpc: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The Envoy rate limit service (RLS v3).")
+    ] = None,
+    resp: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="For Redis clients (CL.THROTTLE).")] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Number of processes; together they keep each limit exactly.")
     ] = 1,
     store: Annotated[
         str | None,
         typer.Option(
-            envvar="RATEKEEPER_STORE", help="Store URL, overrides the rules file: memory://, shm://NAME, redis://..."
+            metavar="URL",
+            envvar="RATEKEEPER_STORE",
+            help="Store URL, overrides the rules file: memory://, shm://NAME, redis://...",
         ),
     ] = None,
     envoy_config: Annotated[Path | None, typer.Option(help="Limits from an envoyproxy/ratelimit file.")] = None,
@@ -39,7 +51,8 @@ def serve(
         str | None, typer.Option(envvar="RATEKEEPER_ADMIN_TOKEN", help="Token required for admin changes.")
     ] = None,
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="Name by which browsers may call the service; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name by which browsers may call the service; may be repeated."),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate chain (PEM): every listener then speaks TLS only.")
@@ -49,24 +62,34 @@ def serve(
         Path | None, typer.Option(help="Authorities (PEM) that must have signed the certificates of clients.")
     ] = None,
     drain: Annotated[
-        float, typer.Option(min=0, max=600, help="Seconds to stay open after reporting 'not ready'.")
+        float, typer.Option(metavar="SECONDS", min=0, max=600, help="Time to stay open after reporting 'not ready'.")
     ] = 0.0,
-    state: Annotated[Path | None, typer.Option(help="Directory that keeps overrides across restarts.")] = None,
-    log_format: Annotated[str, typer.Option(help="Format of log lines: text or json.")] = "text",
+    state: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Directory that keeps overrides across restarts.")
+    ] = None,
+    log_format: Annotated[str, typer.Option(metavar="text|json", help="Format of log lines.")] = "text",
     resp_idle: Annotated[
         float,
-        typer.Option(min=0, help="Seconds after which an idle connection of a Redis client is closed; 0: never."),
+        typer.Option(
+            metavar="SECONDS", min=0, help="Time after which an idle connection of a Redis client is closed; 0: never."
+        ),
     ] = 900.0,
     max_limits: Annotated[
         int, typer.Option(min=1, max=65_536, help="Number of different limits that callers may name.")
     ] = 1024,
     table_memory: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Megabytes that the limits named by callers may take in all.")
+        int,
+        typer.Option(
+            metavar="MEGABYTES", min=1, max=1_000_000, help="Memory that the limits named by callers may take in all."
+        ),
     ] = 256,
     rule_memory: Annotated[
         int,
         typer.Option(
-            min=1, max=1_000_000, help="Megabytes of shared memory for the tables of the rules, with several workers."
+            metavar="MEGABYTES",
+            min=1,
+            max=1_000_000,
+            help="Shared memory for the tables of the rules, with several workers.",
         ),
     ] = 256,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up message.")] = False,
@@ -76,6 +99,7 @@ def serve(
     \b
     ratekeeper serve rules.toml
     ratekeeper serve rules.toml --workers 4 --grpc 127.0.0.1:8081 --resp 127.0.0.1:6380
+    ratekeeper serve rules.toml --host 0.0.0.0 --port 9000
     ratekeeper serve --envoy-config ratelimit.yaml --http off --grpc 0.0.0.0:8081
 
     SIGHUP reloads the rules and the certificates.  SIGTERM finishes the requests in progress, then exits.
@@ -86,6 +110,7 @@ def serve(
         set_up_logs(log_format)
         for name in ("RATEKEEPER_TOKEN", "RATEKEEPER_ADMIN_TOKEN"):
             check_token(os.environ.get(name), name)
+        http = address_of(host, port, http)
         link_token = ""
         if admin_token is None and http != "off":
             link_token = admin_token = secrets.token_urlsafe(24)
@@ -102,6 +127,23 @@ def serve(
         from ratekeeper.service.start import start
 
         raise typer.Exit(start(options, (lambda addresses: None) if quiet else greeting(options, link_token)))
+
+
+def address_of(host: str | None, port: int | None, http: str) -> str:
+    """The address of the HTTP listener, from ``--host`` and ``--port`` or from ``--http``."""
+    if host is None and port is None:
+        return http
+    from ratekeeper.errors import InvalidInput, shown
+
+    if http != DEFAULT_HTTP:
+        raise InvalidInput("serve: expected --http, or --host and --port, got both. Leave one of them out.")
+    usual_host, _, usual_port = DEFAULT_HTTP.rpartition(":")
+    host = usual_host if host is None else host.strip("[]")
+    if host.count(":") == 1:
+        raise InvalidInput(
+            f"--host: expected an address such as 0.0.0.0, got {shown(host)}. Give the port with --port."
+        )
+    return f"{f'[{host}]' if ':' in host else host}:{usual_port if port is None else port}"
 
 
 def greeting(options: Any, link_token: str = "") -> Any:

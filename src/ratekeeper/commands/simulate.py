@@ -13,26 +13,31 @@ from ratekeeper.commands.progress import progress_bar
 
 def simulate(
     limits: Annotated[
-        list[str], typer.Argument(metavar="LIMIT...", help="Such as '100/minute'; commas join limits of one lane.")
+        list[str], typer.Argument(metavar="LIMIT", help="Such as '100/minute'; commas join limits of one lane.")
     ],
     traffic: Annotated[
         str,
         typer.Option(
             "--traffic",
             "-t",
+            metavar="SHAPE",
             help="steady, burst, on_off, poisson, diurnal, boundary, retry_storm, herd or abuser.",
         ),
     ] = "poisson",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="Run each limit with this algorithm, or 'all'. May be repeated."),
+        typer.Option(
+            "--algorithm", "-a", metavar="NAME", help="Run each limit with this algorithm, or 'all'. May be repeated."
+        ),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Recorded calls: an access log, or a CSV of seconds, client and cost.")
     ] = None,
     load: Annotated[float | None, typer.Option(help="Rate of each client, as a multiple of the limit's rate.")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Duration; twelve periods by default.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Duration; twelve periods by default.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the traffic; the same seed gives the same calls.")] = 1,
     shared: Annotated[bool, typer.Option("--shared", help="Count all clients with one counter.")] = False,
     plot: Annotated[list[Path] | None, typer.Option(help="Write a plot: .png, .svg or .pdf. May be repeated.")] = None,
@@ -66,7 +71,7 @@ def simulate(
         if algorithm:
             lists = [list(ALGORITHMS) if name == "all" else [name] for name in algorithm]
             names = list(dict.fromkeys(name for names in lists for name in names))
-        with progress_bar(not as_json) as progress:
+        with progress_bar("calls", not as_json) as progress:
             result = run(
                 lanes,
                 traffic if trace is None else load_trace(trace),

@@ -26,9 +26,12 @@ def complete_algorithm(incomplete: str) -> list[str]:
 def trial(
     limit: Annotated[str, typer.Argument(help="Such as '10/minute' or '5/second burst 10'.")],
     algorithm: Annotated[
-        str | None, typer.Option(help="Such as gcra or token_bucket.", autocompletion=complete_algorithm)
+        str | None,
+        typer.Option(metavar="NAME", help="Such as gcra or token_bucket.", autocompletion=complete_algorithm),
     ] = None,
-    store: Annotated[str, typer.Option(help="URL of the store.")] = "memory://",
+    store: Annotated[
+        str, typer.Option(metavar="URL", envvar="RATEKEEPER_STORE", help="URL of the store.")
+    ] = "memory://",
     key: Annotated[str, typer.Option(help="The key to count.")] = "you",
     calls: Annotated[int, typer.Option(min=0, help="Make N calls and exit; 0 is interactive.")] = 0,
     as_json: bool = AS_JSON,

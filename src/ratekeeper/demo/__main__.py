@@ -1,7 +1,8 @@
-"""``python -m ratekeeper.demo``: six algorithms under the same calls, live in the terminal.
+"""``ratekeeper demo``: six algorithms under the same calls, live in the terminal.
 
 Each algorithm has its own limiter of ten calls per second, and all get the same calls at the same instants: a trickle,
-a burst on each side of a full second, a flood, and a trickle again.  ``--fast`` runs on a FakeClock.
+a burst on each side of a full second, a flood, and a trickle again.  ``--fast`` runs on a FakeClock, and so does
+whatever cannot be redrawn.  ``python -m ratekeeper.demo`` is the same, and needs no extra.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ratekeeper import Limiter
 from ratekeeper.algorithms import ALGORITHMS
 from ratekeeper.clock import MONOTONIC
-from ratekeeper.demo.http import http_demo
 from ratekeeper.lab.text import AMBER, BOLD, DIM, GREEN, RED, Style, duration, style_for
 from ratekeeper.testing import FakeClock
 from ratekeeper.units import SECOND
@@ -38,6 +38,7 @@ PATTERN = (
 )
 MARGIN = 15  # columns for the names
 FULL_BAR = 8  # calls in a tick: each count up to this has its own height
+LEAST_WIDTH, LEAST_LINES = 10, 10  # of a picture that is worth redrawing
 INTERRUPTED, BROKEN_PIPE = 130, 141  # exit codes: 128 + the number of the signal
 
 
@@ -75,13 +76,14 @@ class DemoLane:
 
 def run(clock: Clock, show: Callable[[list[DemoLane], int], None]) -> list[DemoLane]:
     """Send the pattern through all six algorithms; ``show`` is called after each tick."""
-    now = clock.nanos() // 1000
-    started_at = now + -now % SECOND  # aligned with the fixed windows, so that the bursts meet a boundary
+    began_at = clock.nanos() // 1000
+    # The lanes start at a full second of their own clock, so that the bursts meet the boundary of a fixed window.
+    started_at = began_at + -began_at % SECOND
     lane_clock = FakeClock(started_at / SECOND)  # set once for each tick: all lanes decide at the very same instant
     lanes = [DemoLane(name, lane_clock, started_at) for name in ALGORITHMS]
     for tick, calls in enumerate(PATTERN):
-        clock.sleep(max(0, started_at + tick * TICK - clock.nanos() // 1000))
-        lane_clock.move_to(clock.nanos() // 1000)
+        clock.sleep(max(0, began_at + tick * TICK - clock.nanos() // 1000))
+        lane_clock.move_to(started_at + clock.nanos() // 1000 - began_at)
         for lane in lanes:
             for _ in range(calls):
                 lane.call()
@@ -89,23 +91,26 @@ def run(clock: Clock, show: Callable[[list[DemoLane], int], None]) -> list[DemoL
     return lanes
 
 
-def frame(lanes: list[DemoLane], tick: int, style: Style) -> list[str]:
-    """Draw the picture after ``tick``."""
+def frame(lanes: list[DemoLane], tick: int, style: Style, width: int = len(PATTERN), brief: bool = False) -> list[str]:
+    """Draw the picture after ``tick``.  A narrow one shows the last ``width`` ticks, a brief one only what passed."""
+    first = max(0, tick + 1 - width)
+    last = min(len(PATTERN), first + width)
     ruler = "".join(f"{second} s".ljust(10) for second in range(len(PATTERN) // 10))
     lines = [
-        style.coloured((" " * MARGIN + ruler).rstrip(), DIM),
-        "calls".ljust(MARGIN) + style.bars(PATTERN[: tick + 1], len(PATTERN), FULL_BAR, BOLD),
+        style.coloured((" " * MARGIN + ruler[first:last]).rstrip(), DIM),
+        "calls".ljust(MARGIN) + style.bars(PATTERN[first : tick + 1], width, FULL_BAR, BOLD),
     ]
     for lane in lanes:
-        turns = style.bars(per_tick([call.turn_at for call in lane.admitted]), len(PATTERN), FULL_BAR)
-        refused = style.bars(per_tick(lane.refused), len(PATTERN), FULL_BAR, RED)
+        turns = style.bars(per_tick([call.turn_at for call in lane.admitted])[first:last], width, FULL_BAR)
         # Turns after this tick belong to calls that wait in a leaky bucket.
-        admitted, waiting = style.coloured(turns[: tick + 1], GREEN), style.coloured(turns[tick + 1 :], AMBER)
-        lines += [
-            "",
-            (style.coloured(lane.name.ljust(MARGIN), BOLD) + admitted + waiting).rstrip(),
-            (style.coloured("  refused".ljust(MARGIN), DIM) + refused).rstrip(),
-        ]
+        now = tick + 1 - first
+        admitted, waiting = style.coloured(turns[:now], GREEN), style.coloured(turns[now:], AMBER)
+        name = (style.coloured(lane.name.ljust(MARGIN), BOLD) + admitted + waiting).rstrip()
+        if brief:
+            lines.append(name)
+            continue
+        refused = style.bars(per_tick(lane.refused)[first:last], width, FULL_BAR, RED)
+        lines += ["", name, (style.coloured("  refused".ljust(MARGIN), DIM) + refused).rstrip()]
     return lines
 
 
@@ -141,8 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fast", action="store_true", help="run on a fake clock and show the end at once")
     fast = parser.parse_args(arguments).fast
     try:
-        show_all(FakeClock() if fast else MONOTONIC, redraws=not fast)
-        sys.stdout.flush()
+        show_all(fast)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader, `head` for example, has seen enough
@@ -151,29 +155,34 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def show_all(clock: Clock, redraws: bool) -> None:
+def show_all(fast: bool) -> None:
+    """Draw live where the output can be redrawn, and on a small terminal a smaller picture; else only the end."""
     out = sys.stdout
     is_terminal = out.isatty() and os.environ.get("TERM") != "dumb"
     style = style_for(out.encoding, is_terminal and not os.environ.get("NO_COLOR"))
     window = get_terminal_size()
-    fits = window.columns > MARGIN + len(PATTERN) and window.lines > 2 + 3 * len(ALGORITHMS)
-    live = is_terminal and redraws and fits
+    width = min(len(PATTERN), window.columns - MARGIN - 1)
+    brief = window.lines < len(frame([], 0, style)) + 3 * len(ALGORITHMS) + 1
+    live = is_terminal and not fast and width >= LEAST_WIDTH and window.lines >= LEAST_LINES
     height = 0
 
     def show(lanes: list[DemoLane], tick: int) -> None:
         nonlocal height
-        if not live and tick < len(PATTERN) - 1:
+        if not live:
             return
-        lines = frame(lanes, tick, style)
+        lines = frame(lanes, tick, style, width, brief)
         cursor_up = f"\x1b[{height}A" if height else ""
-        out.write(cursor_up + "".join(f"{line}\x1b[K\n" if live else f"{line}\n" for line in lines))
+        out.write(cursor_up + "".join([f"{line}\x1b[K\n" for line in lines]))
         out.flush()
         height = len(lines)
 
     print(f"Six algorithms with a limit of {LIMIT}, under the same {len(PATTERN) * TICK // SECOND} seconds of calls.\n")
+    lanes = run(MONOTONIC if live else FakeClock(), show)
+    end = [] if live else frame(lanes, len(PATTERN) - 1, style)
+    from ratekeeper.demo.http import http_demo  # takes a moment to load, and the picture should not wait for it
+
+    print("\n".join([*end, "", *summary(lanes, style), "", *http_demo()]))
     out.flush()
-    lanes = run(clock, show)
-    print("\n".join(["", *summary(lanes, style), "", *http_demo()]))
 
 
 if __name__ == "__main__":
