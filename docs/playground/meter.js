@@ -2,9 +2,26 @@
 // this file beside Python.
 "use strict";
 
+const DAY = 86400e6;
+const MONTH = 31 * DAY; // the longest month, which stands for all of them where there is no calendar
+const isCalendar = (micros) => [DAY, 7 * DAY, MONTH].includes(micros);
+const YEARS = 60; // that the virtual time of the playground may last; it begins in 1970
+
+// Where the days, weeks or months of UTC begin.
+function utcCalendar(micros) {
+  const until = Date.UTC(1970 + YEARS) * 1000;
+  const edges = [0];
+  for (let number = 1; edges[edges.length - 1] < until; number += 1) {
+    // 1970 began on a Thursday, and weeks begin on Monday.
+    edges.push(micros === MONTH ? Date.UTC(1970, number) * 1000 : micros === DAY ? number * DAY : (7 * number - 3) * DAY);
+  }
+  return { first: 0, edges };
+}
+
 // A lane decides calls with one algorithm.  Instants are whole microseconds, as in Python.
 function makeLane(algorithm, settings) {
-  const limit = makeLimit(algorithm, settings.count, settings.micros, settings.burst, settings.slices);
+  const calendar = algorithm === "calendar_window" ? utcCalendar(settings.micros) : null;
+  const limit = makeLimit(algorithm, settings.count, settings.micros, settings.burst, settings.slices, calendar);
   return { algorithm, limit, rule: RULES[algorithm], state: RULES[algorithm].empty };
 }
 
@@ -48,7 +65,10 @@ function call(lane, now, cost) {
 
 // The limiter as it is written in Python.  `period` is its text, such as "10 seconds".
 function pythonLine(algorithm, { count, burst, slices }, period) {
+  if (algorithm === "calendar_window") return `Limiter("${count}/${period} calendar")`;
+  if (period === "month") period = "31 days";
   const per = /^\d/.test(period) ? `${count} per ${period}` : `${count}/${period}`;
+  if (algorithm === "first_use_window") return `Limiter("${per} first-use")`;
   const more =
     BUCKETS.has(algorithm) && burst !== count ? ` burst ${burst}`
     : algorithm === "sliding_window" && slices > 1 ? ` slices ${slices}`
@@ -101,4 +121,4 @@ const TRAFFIC = {
 };
 
 if (typeof module !== "undefined")
-  module.exports = { makeLane, remaining, retryAfter, call, pythonLine, TRAFFIC, chance };
+  module.exports = { isCalendar, utcCalendar, makeLane, remaining, retryAfter, call, pythonLine, TRAFFIC, chance };

@@ -4,7 +4,7 @@
 (() => {
   const root = document.getElementById("live-lanes");
   if (!root) return;
-  const PERIODS = { second: 1e6, "5 seconds": 5e6, "10 seconds": 10e6, minute: 60e6, hour: 3600e6 };
+  const PERIODS = { second: 1e6, "5 seconds": 5e6, "10 seconds": 10e6, minute: 60e6, hour: 3600e6, day: DAY, week: 7 * DAY, month: MONTH };
   const NAMES = Object.keys(RULES);
   const SHOWN = 2.5; // periods on screen
   const MOST_SHOWN = 4000; // calls kept for drawing
@@ -34,7 +34,18 @@
     return chosen;
   }
 
+  // Calendar windows are days, weeks or months: with another period there are none to choose.
+  function offerCalendars() {
+    const isOffered = isCalendar(PERIODS[byName("period").value]);
+    for (const side of ["a", "b"]) {
+      const field = byName(side);
+      [...field.options].find((option) => option.value === "calendar_window").disabled = !isOffered;
+      if (!isOffered && field.value === "calendar_window") field.value = "fixed_window";
+    }
+  }
+
   function read() {
+    offerCalendars();
     return Object.fromEntries(
       Object.entries(DEFAULTS).map(([name, fallback]) => [
         name, typeof fallback === "string" ? byName(name).value : Number(byName(name).value),
@@ -94,7 +105,21 @@
   function seconds(micros) {
     if (micros === null) return "never";
     const value = Number(micros) / 1e6;
-    return value < 10 ? `${value.toFixed(2)} s` : `${Math.round(value).toLocaleString("en")} s`;
+    if (value < 10) return `${value.toFixed(2)} s`;
+    if (value < 120) return `${Math.round(value)} s`;
+    if (value < 7200) return `${(value / 60).toFixed(1)} min`;
+    return value < 172800 ? `${(value / 3600).toFixed(1)} h` : `${(value / 86400).toFixed(1)} days`;
+  }
+
+  function edgesOf({ limit: { calendar } }, from, micros) {
+    const edges = [];
+    if (calendar) {
+      const first = Number(calendar.index(BigInt(Math.round(Math.max(0, from)))));
+      for (let number = first; calendar.starts[number] <= now; number += 1) edges.push(Number(calendar.starts[number]));
+      return edges;
+    }
+    for (let edge = Math.ceil(from / micros) * micros; edge <= now; edge += micros) edges.push(edge);
+    return edges;
   }
 
   function draw() {
@@ -115,7 +140,7 @@
       pen.clearRect(0, 0, width, height);
       const place = (at) => ((at - from) / (SHOWN * micros)) * width;
       pen.fillStyle = colour("edge"); // where the periods begin
-      for (let edge = Math.ceil(from / micros) * micros; edge <= now; edge += micros) pen.fillRect(place(edge), 0, 1, height);
+      for (const edge of edgesOf(lane, from, micros)) pen.fillRect(place(edge), 0, 1, height);
       const middle = Math.round(height * 0.55);
       for (const { at, outcomes } of seen) {
         if (at < from) continue;

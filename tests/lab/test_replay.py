@@ -156,7 +156,7 @@ def test_progress_is_reported():
     reports = []
     lab.replay(SAMPLE, ONE, suggest=0.01, progress=lambda *words: reports.append(words))
     size = SAMPLE.stat().st_size
-    assert reports[-2:] == [("reading", size, size), ("looking for limits", 1, 1)]
+    assert reports[-2:] == [("reading", size, size, 400), ("looking for limits", 1, 1, 0)]
 
 
 def test_an_unavailable_store_ends_the_experiment():

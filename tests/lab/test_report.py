@@ -111,7 +111,8 @@ def test_the_headline_gives_the_result(limit, words, tmp_path):
     ("text", "limit"),
     [
         ("12/minute burst 6", "12/minute burst 6"),
-        ("30/hour fixed_window", "30/hour"),
+        ("30/hour fixed_window", "30/hour fixed_window"),
+        ("500/month, 5/second", "500/month"),
         ("free: 5/minute; paid: 50/minute", "5/minute"),
         ("10/second, 100/minute", "10/second"),
         ("unlimited", "100/minute"),

@@ -128,7 +128,7 @@ def test_rows_and_json_are_plain():
 def test_progress_is_reported():
     reports = []
     lab.simulate("10/second", "burst", progress=lambda *words: reports.append(words))
-    assert reports == [("10/second", 360, 360)]
+    assert reports == [("10/second", 360, 360, 360)]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import subprocess
 import pytest
 
 from ratekeeper import lab
-from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.algorithms import ALGORITHMS, WINDOWS
 from ratekeeper.lab.report import write_simulation
+from ratekeeper.lab.traffic import recorded
 from tests.twins.test_js import RULES_JS, RUNNER, walks_of_all
 
 pytestmark = pytest.mark.real
@@ -34,7 +35,21 @@ def test_a_browser_decides_what_python_decides(tmp_path):
         f"<pre></pre><script>{RULES_JS.read_text('utf-8')}</script><script>const walks = {walks_of_all(50)};"
         f"const tell = (text) => {{ document.querySelector('pre').textContent = text; }};{RUNNER}</script>"
     )
-    assert '<pre>{"walks":300,"wrong":[]}</pre>' in opened(tmp_path)
+    assert '<pre>{"walks":400,"wrong":[]}</pre>' in opened(tmp_path)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+def test_a_browser_counts_by_the_calendar_of_the_limit(tmp_path):
+    """Three months of calls: what the page shows beside the calendar of Berlin is what the lab says."""
+    calls = recorded([(at * 7_001.0 + 1.79e9, "abc"[at % 3], 1) for at in range(1_200)])
+    simulation = lab.simulate("100/month calendar Europe/Berlin", calls)
+    write_simulation(simulation, tmp_path / "report.html")
+    (lane,) = simulation.lanes
+    shown = opened(tmp_path)
+    (figures,) = re.findall(r"<b>calendar_window</b><span class=.lane-figures.>([^<]*)<", shown)
+    assert figures.startswith(f"{lane.admitted:,} admitted · {lane.refused:,} refused")
+    assert figures.endswith("by the calendar of Europe/Berlin")
+    assert lane.refused
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here")
@@ -70,8 +85,13 @@ def opened(folder):
 def check_figures(shown, simulation):
     figures = re.findall(FIGURES, shown)
     lanes = {lane.algorithm: lane for lane in simulation.lanes}
-    assert [name for name, *_ in figures] == list(ALGORITHMS)
+    assert [name for name, *_ in figures] == [*ALGORITHMS, "first_use_window"]  # seconds have no calendar
     for name, admitted, refused, worst in figures:
-        lane = lanes[name]
+        if name in WINDOWS:
+            (lane,) = lab.simulate(
+                f"{simulation.lanes[0].limit.partition(' ')[0]} first-use", simulation.traffic, shared=simulation.shared
+            ).lanes
+        else:
+            lane = lanes[name]
         assert (int(admitted.replace(",", "")), int(refused.replace(",", ""))) == (lane.admitted, lane.refused)
         assert float(worst) == pytest.approx(lane.worst_window_ratio, abs=0.0051)

@@ -11,7 +11,7 @@ import pytest
 
 import ratekeeper.lab
 from ratekeeper import InvalidLimit, Limit, lab
-from ratekeeper.algorithms import ALGORITHMS, BUCKETS
+from ratekeeper.algorithms import ALGORITHMS, BUCKETS, WINDOWS
 from ratekeeper.lab.report import replay_page, simulation_page
 from ratekeeper.lab.traffic import recorded
 from tests import tier
@@ -28,7 +28,7 @@ RUNNER = """
 const text = (state) => Array.isArray(state) ? state.map(String) : String(state);
 const wrong = [];
 for (const [number, walk] of walks.entries()) {
-  const limit = makeLimit(walk.algorithm, walk.count, walk.micros, walk.burst, walk.slices);
+  const limit = makeLimit(walk.algorithm, walk.count, walk.micros, walk.burst, walk.slices, walk.calendar);
   if (String(limit.unit) !== walk.unit || String(limit.drain) !== walk.drain) wrong.push([number, "limit"]);
   let state = RULES[walk.algorithm].empty, allowed;
   for (const [step, [now, cost, expected, expectedAllowed, wait]] of walk.steps.entries()) {
@@ -46,7 +46,14 @@ def told(state):
     return [str(instant) for instant in state] if isinstance(state, tuple) else str(state)
 
 
+PLAYED = (*ALGORITHMS, *WINDOWS)
+ZONES = ["UTC", "Europe/Berlin", "America/Santiago", "Asia/Tehran", "Pacific/Apia"]
+
+
 def random_limit(chance, name):
+    if name == "calendar_window":
+        unit = chance.choice(["day", "week", "month", "year"])
+        return Limit.parse(f"{chance.choice([1, 2, 7, 50])}/{unit} calendar {chance.choice(ZONES)}")
     while True:
         count = chance.choice([1, 2, 3, 7, 50, 100, 999, chance.randrange(1, 10**6)])
         if name == "sliding_log":
@@ -73,13 +80,22 @@ def walk(chance, name):
         steps.append([str(now), str(cost), told(state), allowed, str(wait)])
     return {
         "algorithm": name, "count": limit.count, "micros": limit.micros, "burst": limit.burst, "slices": limit.slices,
-        "unit": str(limit.unit), "drain": str(limit.drain), "steps": steps,
+        "unit": str(limit.unit), "drain": str(limit.drain), "steps": steps, "calendar": calendar_around(limit, steps),
     }  # fmt: skip
+
+
+def calendar_around(limit, steps):
+    """The edges of the windows that a walk is in; None of a limit without a calendar."""
+    if limit.calendar is None:
+        return None
+    instants = [int(at) for at, *_ in steps]
+    first, last = limit.calendar.index(min(instants)), limit.calendar.index(max(instants)) + 2
+    return {"first": first, "edges": [limit.calendar.start(number) for number in range(first, last)]}
 
 
 def walks_of_all(each):
     chance = random.Random(7)
-    return json.dumps([walk(chance, name) for name in ALGORITHMS for _ in range(each)])
+    return json.dumps([walk(chance, name) for name in PLAYED for _ in range(each)])
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
@@ -89,19 +105,33 @@ def test_the_page_decides_what_python_decides():
     command = ["node", "-e", f"{IN_NODE}\n{RUNNER}", str(RULES_JS)]
     done = subprocess.run(command, input=walks_of_all(each), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"walks": each * len(ALGORITHMS), "wrong": []}
+    assert json.loads(done.stdout) == {"walks": each * len(PLAYED), "wrong": []}
 
 
 DECIDE = """
 Object.assign(globalThis, require(process.argv[1]));
-const { readCalls, decideAll } = require(process.argv[2]);
+const { readCalls, decideAll, playable, calendarOf } = require(process.argv[2]);
 const cases = JSON.parse(require("fs").readFileSync(0, "utf8"));
 console.log(JSON.stringify(cases.map(({ played, algorithm }) => {
-  const { admitted, lost, hit } = decideAll(algorithm, played, readCalls(played));
+  if (!playable(played.micros).includes(algorithm)) return algorithm;
+  const settings = { ...played, calendar: calendarOf(played, played.micros) };
+  const { admitted, lost, hit } = decideAll(algorithm, settings, readCalls(played));
   return [admitted, lost, hit];
 })));
 """
 CLIENTS = ["1.1.1.1", "2.2.2.2", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "old.example"]
+
+
+def random_text(chance, algorithm):
+    if algorithm == "calendar_window":
+        unit = chance.choice(["day", "week", "month", "year"])
+        return f"{chance.randrange(1, 9)}/{unit} calendar {chance.choice(ZONES)}"
+    words = {
+        "first_use_window": "first-use",
+        "sliding_window": chance.choice(["sliding_window", "sliding_window slices 4"]),
+    }
+    period = chance.choice(["10 seconds", "minute", "7 days"])
+    return f"{chance.randrange(1, 9)} per {period} {words.get(algorithm, algorithm)}"
 
 
 def played_in(page):
@@ -117,15 +147,16 @@ def decide_in_node(cases):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
 def test_the_page_decides_a_log_as_the_command_does(tmp_path):
-    """Random logs: IPv6 networks, costs, queues, and windows that begin long before the log does."""
+    """Random logs: IPv6 networks, costs, queues, calendars, and windows that begin long before the log does."""
     chance = random.Random(11)
     cases, expected = [], []
     for number in range(tier.examples(60)):
-        algorithm = chance.choice(list(ALGORITHMS))
+        algorithm = chance.choice(PLAYED)
         start, path = chance.randrange(10**9, 2 * 10**9), tmp_path / f"{number}.json"
-        rows = [(start + chance.randrange(400), chance.choice(CLIENTS)) for _ in range(120)]
+        limit = random_text(chance, algorithm)
+        lasts = chance.choice([3, 400]) * 86_400 if algorithm == "calendar_window" else 400
+        rows = [(start + chance.randrange(lasts), chance.choice(CLIENTS)) for _ in range(120)]
         path.write_text("".join(json.dumps({"ts": at, "ip": ip, "path": "/"}) + "\n" for at, ip in sorted(rows)))
-        limit = f"{chance.randrange(1, 9)} per {chance.choice(['10 seconds', 'minute', '7 days'])} {algorithm}"
         rule = {"by": chance.choice(["ip", "all"]), "limit": limit, "cost": chance.choice([1, 1, 3])}
         if algorithm == "leaky_bucket":
             rule["max_delay"] = chance.choice(["30 seconds", "5 seconds", "10 minutes"])
@@ -141,9 +172,12 @@ def test_the_page_decides_calls_with_costs_as_a_simulation_does():
     cases, expected = [], []
     for _ in range(tier.examples(40)):
         start = chance.choice([0, chance.randrange(10**9)])
-        calls = [(start + chance.random() * 90, chance.choice("abc"), chance.choice([1, 1, 2, 5])) for _ in range(80)]
-        algorithm = chance.choice(list(ALGORITHMS))
-        limit = f"{chance.randrange(3, 12)} per {chance.choice(['10 seconds', 'minute', '7 days'])} {algorithm}"
+        algorithm = chance.choice(PLAYED)
+        limit = random_text(chance, algorithm)
+        lasts = 90 * 86_400 if algorithm == "calendar_window" else 90
+        calls = [
+            (start + chance.random() * lasts, chance.choice("abc"), chance.choice([1, 1, 2, 5])) for _ in range(80)
+        ]
         simulation = lab.simulate(limit, recorded(calls), shared=chance.choice([True, False]))
         cases.append({"algorithm": algorithm, "played": played_in(simulation_page(simulation))})
         (lane,) = simulation.lanes

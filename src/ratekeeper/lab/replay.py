@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ratekeeper.lab.counts import ClientCounts
 
-    Progress = Callable[[str, int, int], object]
+    Progress = Callable[[str, int, int, int], object]
     Rules = str | Path | Mapping[str, Any]
 
 MOST_PLAYED = 20_000  # events in the sample of the interactive report
@@ -91,7 +91,8 @@ def replay(
             if comparison is not None:
                 comparison.add(block, named.clients, refusals, decider)
             if progress is not None:
-                progress("reading", sum(source.position for source in sources), total)
+                lines = sum(source.reader.lines for source in sources)
+                progress("reading", sum(source.position for source in sources), total, lines)
         counts.finish(decider)
         fact_names = {name for source in sources for name in source.reader.fact_names}
         result = Replay(

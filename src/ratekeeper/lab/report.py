@@ -12,9 +12,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ratekeeper.algorithms import BUCKETS
+from ratekeeper.calendars import UNITS, calendar_of
 from ratekeeper.errors import InvalidInput
 from ratekeeper.lab.files import open_for_writing
-from ratekeeper.lab.simulate import convert
 from ratekeeper.lab.svg import curve, rank_bars, stacked_bars, time_ticks
 from ratekeeper.lab.text import (
     LANE_HEAD,
@@ -288,7 +288,7 @@ def comparison_part(comparison: Comparison | None) -> list[str]:
 
 
 def first_limit(text: str) -> Limit:
-    """Return the limit that the sliders start at: the first of the limits in ``text``."""
+    """Return the first of the limits in ``text``: the sliders start there."""
     try:
         limits = parse_limits([part.rpartition(": ")[2].strip() for part in text.replace(";", ",").split(",")])
     except InvalidInput:
@@ -296,7 +296,19 @@ def first_limit(text: str) -> Limit:
     first = limits.parts[0]
     if first.is_unlimited or first.is_leased:
         first = Limit(100, 60)
-    return convert(first, "gcra")
+    return first
+
+
+def calendars(calls: dict[str, Any], timezone: str) -> dict[str, Any]:
+    """For each unit of the calendar: the windows that the calls lie in, as their first number and their edges."""
+    first, last = calls["origin"], calls["origin"] + sum(calls["steps"])
+    found = {}
+    for unit in UNITS:
+        calendar = calendar_of(unit, timezone, "timezone")
+        start = calendar.index(first)
+        edges = [calendar.start(number) for number in range(start, calendar.index(last) + 2)]
+        found[unit] = {"first": start, "edges": edges}
+    return found
 
 
 def in_steps(times: list[int], origin: int) -> dict[str, Any]:
@@ -305,12 +317,16 @@ def in_steps(times: list[int], origin: int) -> dict[str, Any]:
 
 
 def page(title: str, body: list[str], about: str, calls: dict[str, Any], limit: Limit) -> str:
+    timezone = limit.timezone or "UTC"
     played = {
         **calls,
         "count": limit.count,
         "burst": limit.burst,
         "micros": limit.micros,
+        "slices": limit.slices,
         "period": limit.period_name,
+        "timezone": timezone,
+        "calendars": calendars(calls, timezone),
     }
     parts = {
         "title": escape(title),

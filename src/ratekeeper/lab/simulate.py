@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from ratekeeper.units import Seconds
 
     Limits = str | Limit | LimitSet | Sequence[str | Limit]
-    Progress = Callable[[str, int, int], object]  # the name of the work, how much is done, and the total
+    # The name of the work, how much of it is done, its total, and the lines or calls so far.
+    Progress = Callable[[str, int, int, int], object]
 
 BINS = 240
 BATCH = 1 << 16  # decisions between two progress reports
@@ -218,7 +219,7 @@ def decide_lane(
     store = open_in_virtual_time(store_url, clock)
     limiter = Limiter(limit if isinstance(limit, Limit) else limit.limits, store=store, name=f"lab {limit}")
     traffic = prepared.traffic
-    report = (lambda done: progress(str(limit), done, len(traffic))) if progress else None
+    report = (lambda done: progress(str(limit), done, len(traffic), done)) if progress else None
     try:
         if traffic.retry is not None:
             calls = decide_with_retries(limiter, clock, prepared, traffic.retry, report)

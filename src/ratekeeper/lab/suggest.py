@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ratekeeper.rules.counter import RuleCounter
     from ratekeeper.rules.policy import Policy
 
-    Progress = Callable[[str, int, int], object]
+    Progress = Callable[[str, int, int, int], object]
 
 NO_COUNT = 1 << 62  # the lowest count of a client that every count refuses
 
@@ -93,7 +93,7 @@ class Arrivals:
             lowest = sorted(lowest_count(times, limit, cost, max_delay) for times in by_key.values())
             results.append(suggestion(rule, limit, lowest, share))
             if progress is not None:
-                progress("looking for limits", number + 1, len(self.times))
+                progress("looking for limits", number + 1, len(self.times), 0)
         return tuple(results)
 
 

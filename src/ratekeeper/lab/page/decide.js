@@ -21,7 +21,7 @@ function readCalls({ steps, origin, who, costs, maxDelay }) {
 
 function decideAll(name, settings, { times, who, instants, costs, weight, maxDelay }) {
   const { decide, empty } = RULES[name];
-  const limit = makeLimit(name, settings.count, settings.micros, settings.burst, 1);
+  const limit = makeLimit(name, settings.count, settings.micros, settings.burst, settings.slices, settings.calendar);
   const states = new Map();
   const histories = new Map(); // the turns of each key, once for each unit of cost
   const turns = [];
@@ -56,4 +56,13 @@ function decideAll(name, settings, { times, who, instants, costs, weight, maxDel
   return { turns, refused, admitted, lost, longest, worst, hit: hit.size };
 }
 
-if (typeof module !== "undefined") module.exports = { readCalls, decideAll };
+// Months and years have no other length than that of the calendar; other algorithms count by the longest.
+const CALENDAR_UNITS = { 86400e6: "day", 604800e6: "week", 2678400e6: "month", 31622400e6: "year" };
+
+// The algorithms that can decide by this period: calendar windows are days, weeks, months and years.
+const playable = (micros) => Object.keys(RULES).filter((name) => name !== "calendar_window" || micros in CALENDAR_UNITS);
+
+// The edges of the calendar windows that the calls of a report lie in.
+const calendarOf = (played, micros) => played.calendars?.[CALENDAR_UNITS[micros]];
+
+if (typeof module !== "undefined") module.exports = { readCalls, decideAll, playable, calendarOf };

@@ -1,4 +1,4 @@
-// The interactive part: the sliders set the limit and the burst, and six algorithms decide the same calls again.
+// The interactive part: the sliders set the limit and the burst, and every algorithm decides the same calls again.
 "use strict";
 
 const play = JSON.parse(document.getElementById("played").textContent);
@@ -66,7 +66,7 @@ const lanes = Object.fromEntries(
       `<div class="lane-head"><b>${name}</b><span class="lane-figures"></span></div>` +
       `<canvas role="img" aria-label="Calls admitted and refused over time by ${name}"></canvas>`;
     byId("lanes").append(lane);
-    return [name, { canvas: lane.querySelector("canvas"), figures: lane.querySelector(".lane-figures") }];
+    return [name, { lane, canvas: lane.querySelector("canvas"), figures: lane.querySelector(".lane-figures") }];
   })
 );
 
@@ -91,7 +91,8 @@ function settings() {
     burst = count;
     controls.burst.value = toValue(burst, mostCount);
   }
-  return { count, burst, micros: Number(controls.period.value), shared: controls.shared.checked };
+  const micros = Number(controls.period.value);
+  return { count, burst, micros, slices: play.slices, shared: controls.shared.checked, calendar: calendarOf(play, micros) };
 }
 
 function redraw() {
@@ -101,17 +102,21 @@ function redraw() {
   byId("burst-shown").textContent = burstFollows ? `${number(chosen.burst)} (same as the limit)` : number(chosen.burst);
   const burst = chosen.burst === chosen.count ? "" : ` burst ${chosen.burst}`;
   byId("limit-shown").textContent = `${chosen.count} per ${period}${burst}`;
-  const outcomes = Object.fromEntries(NAMES.map((name) => [name, decideAll(name, chosen, calls)]));
+  const played = playable(chosen.micros);
+  const outcomes = Object.fromEntries(played.map((name) => [name, decideAll(name, chosen, calls)]));
   const last = Math.max(...Object.values(outcomes).map((outcome) => outcome.turns.reduce((a, b) => Math.max(a, b), 0)));
-  const length = Math.min(span * LONGER, Math.max(span, last - start + 1)); // one time axis for all six
+  const length = Math.min(span * LONGER, Math.max(span, last - start + 1)); // one time axis for all
   const columns = Object.fromEntries(
-    NAMES.map((name) => [name, [binned(outcomes[name].turns, length), binned(outcomes[name].refused, length)]])
+    played.map((name) => [name, [binned(outcomes[name].turns, length), binned(outcomes[name].refused, length)]])
   );
   const most = Math.max(1, ...Object.values(columns).flatMap(([admitted, refused]) => admitted.map((a, i) => a + refused[i])));
-  for (const name of NAMES) {
+  for (const name of NAMES) lanes[name].lane.hidden = !played.includes(name);
+  for (const name of played) {
     const outcome = outcomes[name];
     const { admitted, lost } = outcome;
-    const wait = name === "leaky_bucket" ? ` · longest wait ${seconds(outcome.longest)}` : "";
+    const wait = name === "leaky_bucket" ? ` · longest wait ${seconds(outcome.longest)}`
+      : name === "sliding_window" && play.slices > 1 ? ` · ${play.slices} slices`
+      : name === "calendar_window" ? ` · by the calendar of ${play.timezone}` : "";
     lanes[name].figures.textContent =
       `${number(admitted)} admitted · ${number(lost)} refused (${percent(lost ? lost / (admitted + lost) : 0)})` +
       ` · ${number(outcome.hit)} clients refused · worst ${period} ${(outcome.worst / chosen.count).toFixed(2)} ×${wait}`;

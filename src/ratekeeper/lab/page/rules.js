@@ -31,8 +31,27 @@ function fractionAbove(numerator, denominator, most) {
   return below ? [high, highOf] : [low, lowOf];
 }
 
-// `count` per `micros` microseconds; the burst of a bucket is its count by default.
-function makeLimit(algorithm, count, micros, burst, slices) {
+// The windows of a time zone, from the one with the number `first` on: the instants at which they begin.
+// Like the C core, the page gets them as numbers from Python, and knows no time zone.
+function makeCalendar({ first, edges }) {
+  const starts = edges.map(BigInt);
+  return {
+    starts,
+    index(now) {
+      let [low, high] = [0, starts.length];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (starts[middle] > now) high = middle;
+        else low = middle + 1;
+      }
+      return BigInt(first + low - 1);
+    },
+  };
+}
+
+// `count` per `micros` microseconds; the burst of a bucket is its count by default.  `calendar` has the edges of a
+// calendar window.
+function makeLimit(algorithm, count, micros, burst, slices, calendar) {
   count = BigInt(count);
   micros = BigInt(micros);
   const capacity = BUCKETS.has(algorithm) && burst ? BigInt(burst) : count;
@@ -47,7 +66,7 @@ function makeLimit(algorithm, count, micros, burst, slices) {
   const full = capacity * unit;
   const slack = (min(full, micros * drain) - unit) / drain;
   const ceiling = BUCKETS.has(algorithm) && slack > 0n ? full + slack * drain : full;
-  return { algorithm, count, micros, burst: capacity, slices: BigInt(slices || 1), unit, drain, full, ceiling };
+  return { algorithm, count, micros, burst: capacity, slices: BigInt(slices || 1), unit, drain, full, ceiling, calendar: calendar ? makeCalendar(calendar) : null };
 }
 
 // A refusal leaves the state as it is, unless the clock stepped back far or the burst was lowered.
@@ -73,8 +92,12 @@ function leakyBucket(state, now, limit, cost) {
   return queued > limit.full ? refuse(state, now, limit) : [now + queued, true];
 }
 
-function fixedWindow(state, now, limit, cost) {
-  let window = now / limit.micros;
+const fixedWindow = (state, now, limit, cost) => countIn(now / limit.micros, state, limit, cost);
+
+const calendarWindow = (state, now, limit, cost) => countIn(limit.calendar.index(now), state, limit, cost);
+
+// What both windows do with the number of the window that holds the present.
+function countIn(window, state, limit, cost) {
   const stored = state >> FIELD;
   let used = 0n;
   if (stored >= window) {
@@ -84,6 +107,15 @@ function fixedWindow(state, now, limit, cost) {
   }
   used += cost;
   return used > limit.count ? [state, false] : [(window << FIELD) | used, true];
+}
+
+function firstUseWindow(state, now, limit, cost) {
+  let start = state >> FIELD;
+  let used = state & MASK;
+  if (!used || now >= start + limit.micros) [start, used] = [now, 0n];
+  else if (start >= now + limit.micros) [start, state] = [now, (now << FIELD) | used];
+  used += cost;
+  return used > limit.count ? [state, false] : [(start << FIELD) | used, true];
 }
 
 function slidingLog(state, now, limit, cost) {
@@ -143,6 +175,8 @@ const RULES = {
   token_bucket: { decide: tokenBucket, empty: 0n },
   leaky_bucket: { decide: leakyBucket, empty: 0n },
   gcra: { decide: gcra, empty: 0n },
+  calendar_window: { decide: calendarWindow, empty: 0n },
+  first_use_window: { decide: firstUseWindow, empty: 0n },
 };
 
 if (typeof module !== "undefined") module.exports = { RULES, makeLimit, delay };
