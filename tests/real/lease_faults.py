@@ -2,297 +2,259 @@
 
     python -m tests.real.lease_faults redis --seconds 600 --seed 1
 
-Processes hold leases in threads and in tasks of an event loop.  The faults: the server is paused, killed and restarted
-(it writes every command to disk first, so it forgets nothing), or cuts all connections; a task is cancelled, anywhere;
-a process is killed with all its holders.  Each holder logs when it entered and left, so the count of holders at every
-instant is known afterwards, exactly.  Every episode ends with quiet: then all places must be free within three
-heartbeats of the last fault.
+The faults overlap.  The server is paused, or killed and restarted (it writes every command to disk first, so it forgets
+nothing), or cuts all connections; a process of holders is paused, or killed with all its holders; a task is cancelled,
+anywhere; a thread leaves by an exception.  Every episode ends with quiet: then all places must be free within three
+heartbeats of the last fault.  Several lanes, each with servers and processes of its own, have their episodes side by
+side, so that one has faults while another one waits for its places.
 """
 
 import argparse
-import asyncio
 import contextlib
 import os
 import random
+import re
 import signal
-import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import uuid
 from pathlib import Path
 
-from ratekeeper import AsyncLimiter, Limiter, LimitExceeded, MemoryStore
+from ratekeeper import Limit, Limiter, MemoryStore
 from ratekeeper.flow.lease_renewal import BEATS, HEARTBEAT
 from ratekeeper.stores.redis.store import RedisStore
+from ratekeeper.stores.redis.topology import slot_of
 from ratekeeper.stores.shared import SharedStore, remove
+from tests.real.lease_holders import COUNT, LIMIT, HolderProcess
 from tests.servers import Cluster, Server
 
-COUNT = 12
-LIMIT = f"{COUNT} concurrent for 10 minutes"
-PROCESSES, TASKS, THREADS = 3, 6, 2
+KINDS = ["redis", "valkey", "cluster", "shm", "memory"]
+PROCESSES = 3
 WITHIN = BEATS * HEARTBEAT / 1e6  # seconds
-EVENT = struct.Struct("<bqd")  # entered or left, which holder, when on the clock that all processes share
-
-
-class Holders:
-    """What one process does: its holders come and go until the parent says stop."""
-
-    def __init__(self, url, name, log, seed):
-        # In memory, threads and tasks of this process share one store; elsewhere each limiter has its own.
-        self.url, self.name = MemoryStore() if url == "memory" else url, name
-        self.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self.chance = random.Random(seed)
-        self.over = threading.Event()
-        self.number = 0
-        self.cancelled = self.lost = 0
-
-    def note(self, kind, holder):
-        os.write(self.log, EVENT.pack(kind, holder, time.monotonic()))  # one write: it is there if we are killed
-
-    def next_number(self):
-        self.number += 1
-        return self.number << 8 | threading.get_ident() % 251
-
-    def run_thread(self):
-        chance = random.Random(threading.get_ident())
-        limiter = Limiter(LIMIT, store=self.url, name=self.name)
-        while not self.over.is_set():
-            try:
-                with limiter.reserve("k") as lease:
-                    holder = self.next_number()
-                    self.note(1, holder)
-                    try:
-                        time.sleep(chance.random() * 0.06)
-                        self.lost += lease.settled
-                    finally:
-                        self.note(-1, holder)
-            except LimitExceeded:
-                time.sleep(0.01)
-        self.limiters.append(limiter)
-
-    async def hold(self, limiter, chance):
-        while not self.over.is_set():
-            try:
-                async with limiter.reserve("k", timeout=chance.choice([None, 0.05])) as lease:
-                    holder = self.next_number()
-                    self.note(1, holder)
-                    try:
-                        await asyncio.sleep(chance.random() * 0.06)
-                        self.lost += lease.settled
-                    finally:
-                        self.note(-1, holder)
-            except LimitExceeded:
-                await asyncio.sleep(0.005)
-
-    async def run_tasks(self, cancels):
-        self.limiters = []
-        threads = [threading.Thread(target=self.run_thread) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        limiter = AsyncLimiter(LIMIT, store=self.url, name=self.name)
-        chance = self.chance
-        many = TASKS if isinstance(self.url, str) else 3 * TASKS  # those of all processes
-        tasks = [asyncio.create_task(self.hold(limiter, chance)) for _ in range(many)]
-        loop = asyncio.get_running_loop()
-        loop.add_reader(0, lambda: loop.remove_reader(0) and self.over.set())  # the parent wrote a line
-        while not self.over.is_set():
-            await asyncio.sleep(chance.random() * 2 / cancels)
-            place = chance.randrange(many)
-            tasks[place].cancel()
-            for _ in range(chance.randrange(4)):  # the next one asks before the cancelled one has left, or after
-                await asyncio.sleep(0)
-            await asyncio.gather(tasks[place], return_exceptions=True)
-            self.cancelled += 1
-            tasks[place] = asyncio.create_task(self.hold(limiter, chance))
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(lambda: [thread.join() for thread in threads])
-        remaining = COUNT if isinstance(self.url, str) else (await limiter.peek("k")).remaining
-        print(self.cancelled, self.lost, remaining, flush=True)
-        await asyncio.to_thread(sys.stdin.buffer.read)  # stay alive: what waits for the store is ours to deliver
-        await limiter.close()
+EPISODE = 20.0  # seconds
+LANES = 3
+DURABLE = {"appendonly": "yes", "appendfsync": "always"}
+# Faults in a second of one lane.  A node of a cluster that comes back waits two seconds before it writes, so there
+# kills are rare.  In memory the only faults are those of the holders: a process that ends takes its places with it.
+# Killed holders keep their places for three heartbeats, so more kills would leave none for the others.
+HOLDERS = {"process pause": 1.5, "process kill -9": 0.7}
+SERVER = {"pause": 3.0, "cut": 3.5, "kill": 1.5}
+RATES = {
+    "redis": SERVER | HOLDERS,
+    "valkey": SERVER | HOLDERS,
+    "cluster": SERVER | HOLDERS | {"pause": 4.0, "cut": 5.0, "kill": 0.2},
+    "shm": {"process pause": 6.0, "process kill -9": 1.0},
+    "memory": {},
+}
+CANCELS = 8.0  # in a second of one lane
+PAUSES = [0.01, 0.03, 0.06, 0.1, 0.3]  # seconds
+ALARMING = re.compile(r"Traceback|never retrieved|never awaited")  # in what processes write to stderr
 
 
 class World:
-    """A store, and the faults that it can have."""
+    """A store, the processes of holders on it, and the faults that both can have."""
 
-    def __init__(self, kind, chance):
-        self.kind, self.chance = kind, chance
+    def __init__(self, kind, chance, folder, cancels):
+        self.kind, self.chance, self.folder = kind, chance, folder
+        self.name = uuid.uuid4().hex
         self.servers, self.segment = [], None
-        durable = {"appendonly": "yes", "appendfsync": "always"}
         if kind == "memory":
             self.url = "memory"
         elif kind == "shm":
             self.segment = f"lease-faults-{uuid.uuid4().hex}"
             self.url = f"shm://{self.segment}?max_keys=1000"
         elif kind == "cluster":
-            self.cluster = Cluster()
+            self.cluster = Cluster(**DURABLE)
             self.servers = self.cluster.servers
-            self.url = f"{self.cluster.url}?on_store_error=deny"
+            self.url = f"{self.cluster.url}?on_store_error=deny&deadline=200ms"
+            with contextlib.closing(RedisStore(self.cluster.url)) as store:
+                name = store.translator.layout(self.name, Limit.parse(LIMIT)).name("k")
+            self.owner = self.servers.index(self.cluster.owner(slot_of(name)))
         else:
-            self.servers = [Server("valkey-server" if kind == "valkey" else "redis-server", **durable)]
-            self.url = f"{self.servers[0].url}?on_store_error=deny"
-        self.faults = {"pause": self.pause, "cut": self.cut} if self.servers else {}
-        if kind in ("redis", "valkey"):
-            self.faults["kill"] = self.kill
+            self.servers = [Server("valkey-server" if kind == "valkey" else "redis-server", **DURABLE)]
+            self.url = f"{self.servers[0].url}?on_store_error=deny&deadline=200ms"
+        self.server_locks = [threading.Lock() for _ in self.servers]
+        processes = 1 if kind == "memory" else PROCESSES
+        self.cancels = cancels / processes
+        self.running = [self.start() for _ in range(processes)]
+        self.everyone = list(self.running)
+        self.process_locks = [threading.Lock() for _ in self.running]
+        self.counts = dict.fromkeys([*RATES[kind], "cancel", "exception"], 0)
+
+    def start(self):
+        return HolderProcess(self.url, self.name, self.folder, self.chance.random(), self.cancels)
+
+    def any_server(self):
+        """Which server has the next fault: mostly the one that has the key."""
+        if self.kind == "cluster" and self.chance.random() < 0.5:
+            return self.owner
+        return self.chance.randrange(len(self.servers))
 
     def pause(self):
-        server = self.chance.choice(self.servers)
-        os.kill(server.process.pid, signal.SIGSTOP)
-        time.sleep(self.chance.choice([0.01, 0.06, 0.1, 0.3]))
-        os.kill(server.process.pid, signal.SIGCONT)
+        index = self.any_server()
+        with self.server_locks[index]:
+            os.kill(self.servers[index].process.pid, signal.SIGSTOP)
+            time.sleep(self.chance.choice(PAUSES))
+            os.kill(self.servers[index].process.pid, signal.SIGCONT)
 
     def cut(self):
-        with contextlib.suppress(Exception):
-            client = self.chance.choice(self.servers).client(socket_timeout=2)
+        with contextlib.suppress(Exception), self.servers[self.any_server()].client(socket_timeout=2) as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
 
     def kill(self):
-        (server,) = self.servers
-        server.kill()
-        time.sleep(self.chance.choice([0.0, 0.2]))
-        server.start()
+        index = self.any_server()
+        with self.server_locks[index]:
+            self.servers[index].kill()
+            time.sleep(self.chance.choice([0.0, 0.0, 0.2]))
+            self.servers[index].start()
 
-    def watcher(self, name):
+    def process_pause(self):
+        index = self.chance.randrange(len(self.running))
+        with self.process_locks[index]:
+            self.running[index].pause(self.chance.choice(PAUSES))
+
+    def process_kill(self):
+        index = self.chance.randrange(len(self.running))
+        with self.process_locks[index]:
+            self.running[index].kill()
+            self.running[index] = self.start()
+            self.everyone.append(self.running[index])
+
+    def make_faults(self, fault, until, failures):
+        """One kind of fault, at random instants; the others go on beside it."""
+        make = {"process pause": self.process_pause, "process kill -9": self.process_kill}.get(fault)
+        due = time.monotonic()
+        try:
+            while True:
+                due = max(due, time.monotonic() - 1.0) + self.chance.expovariate(RATES[self.kind][fault])
+                if due >= until:
+                    return
+                time.sleep(max(0.0, due - time.monotonic()))
+                (make or getattr(self, fault))()
+                self.counts[fault] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    def watcher(self):
         store = SharedStore(self.segment, max_keys=1000) if self.segment else None
         if self.kind == "memory":  # its process has looked itself
             store = MemoryStore()
         if store is None:
             store = RedisStore(self.url.partition("?")[0], deadline=10)
-        return Limiter(LIMIT, store=store, name=name)
+        return Limiter(LIMIT, store=store, name=self.name)
 
     def close(self):
+        for process in self.running:
+            if process.ended_at == float("inf"):
+                process.kill()
         for server in self.servers:
             server.close()
         if self.segment:
             remove(self.segment, force=True)
 
 
-class Process:
-    def __init__(self, world, name, folder, seed, cancels):
-        self.log = f"{folder}/{uuid.uuid4().hex}"
-        words = [sys.executable, "-m", "tests.real.lease_faults", "--child"]
-        words += [world.url, name, self.log, str(seed), str(cancels)]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self.ended_at = float("inf")
+class Totals:
+    """What all lanes have seen."""
 
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.ended_at = time.monotonic()
-        self.close_pipes()
+    def __init__(self, kind):
+        self.kind, self.faults = kind, {}
+        self.episodes = self.held = self.lost = self.most = 0
+        self.worst = 0.0
+        self.began = time.monotonic()
+        self.lock = threading.Lock()
+        self.failures = []
 
-    def stop(self):
-        """Let all holders leave; the process itself lives on."""
-        self.process.stdin.write(b"stop\n")
-        self.process.stdin.flush()
-        cancelled, lost, remaining = map(int, self.process.stdout.readline().split())
-        assert remaining == COUNT, f"{remaining} of {COUNT} free in a process that nobody uses"
-        return cancelled, lost
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
-        self.close_pipes()
-
-    def close_pipes(self):
-        for pipe in (self.process.stdin, self.process.stdout):
-            pipe.close()
-
-    def events(self):
-        """When the count of holders changed.  Those that were inside when the process was killed left with it."""
-        inside, events = {}, []
-        logged = Path(self.log).read_bytes() if os.path.exists(self.log) else b""  # none if it was killed at once
-        for kind, holder, at in EVENT.iter_unpack(logged):
-            if kind > 0:
-                inside[holder] = at
-            else:
-                events += [(inside.pop(holder), 1), (at, -1)]
-        return events + [pair for at in inside.values() for pair in ((at, 1), (self.ended_at, -1))]
+    def add(self, faults, most, held, free_after, lost):
+        with self.lock:
+            for fault, number in faults.items():
+                self.faults[fault] = self.faults.get(fault, 0) + number
+            self.episodes += 1
+            self.held, self.lost = self.held + held, self.lost + lost
+            self.most, self.worst = max(self.most, most), max(self.worst, free_after)
+            mix = ", ".join(f"{fault} {number}" for fault, number in self.faults.items())
+            print(f"{self.kind}: {sum(self.faults.values())} faults ({mix}) in {time.monotonic() - self.began:.0f} s, "
+                  f"{self.episodes} episodes, {self.held} leases, {self.most} of {COUNT} places taken at once, all "
+                  f"free after {free_after:.2f} s (worst {self.worst:.2f} s), {self.lost} lost",
+                  flush=True)  # fmt: skip
 
 
-def episode(world, chance, seconds, folder, cancels):
-    """Faults for so many seconds, then quiet: the counts of faults, the most holders at once, when all was free."""
-    name = uuid.uuid4().hex
-    faults = dict.fromkeys([*world.faults, "process kill -9", "cancel"], 0)
-    processes = 1 if world.kind == "memory" else PROCESSES
-    running = [Process(world, name, folder, chance.random(), cancels) for _ in range(processes)]
-    everyone = list(running)
-    until = time.monotonic() + seconds
-    time.sleep(1.0)  # until they have started
-    lost = 0
-    while time.monotonic() < until:
-        if world.kind == "memory":  # a process that is killed takes its places with it
-            time.sleep(until - time.monotonic())
-            break
-        if chance.random() < 0.03 or not world.faults:
-            place = chance.randrange(PROCESSES)
-            running[place].kill()
-            running[place] = Process(world, name, folder, chance.random(), cancels)
-            everyone.append(running[place])
-            faults["process kill -9"] += 1
-            if not world.faults:
-                time.sleep(2.0)  # as long as a process takes to start
-        else:
-            fault = chance.choice([*["pause", "cut"] * 6, *(["kill"] if "kill" in world.faults else [])])
-            world.faults[fault]()
-            faults[fault] += 1
-        time.sleep(chance.random() * 0.08)
-    for process in running:
-        cancelled, more = process.stop()
-        faults["cancel"] += cancelled
-        lost += more
-    last = time.monotonic()
-    watcher = world.watcher(name)
-    while watcher.peek("k").remaining < COUNT and time.monotonic() < last + 2 * WITHIN:
-        time.sleep(0.05)
-    free_after = time.monotonic() - last
-    remaining = watcher.peek("k").remaining
-    assert remaining == COUNT, f"{remaining} of {COUNT} free after {free_after:.1f} s"
-    watcher.store.close()
-    for process in running:
-        process.end()
-    count = most = held = 0
-    for _, change in sorted([event for process in everyone for event in process.events()], key=lambda event: event[0]):
-        count += change
-        held += change > 0
-        most = max(most, count)
-    return faults, most, held, free_after, lost
+def episode(kind, chance, seconds, cancels, totals):
+    """Faults for so many seconds, then quiet."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(World(kind, chance, folder, cancels)) as world:
+        until, failures = time.monotonic() + seconds, []
+        beside = [fault for fault in RATES[kind] if fault != "kill"]
+        makers = [threading.Thread(target=world.make_faults, args=(fault, until, failures)) for fault in beside]
+        for maker in makers:
+            maker.start()
+        if "kill" in RATES[kind]:  # here, because a server ends with the thread that started it
+            world.make_faults("kill", until, failures)
+        for maker in makers:
+            maker.join()
+        time.sleep(max(0.0, until - time.monotonic()))
+        if failures:
+            raise failures[0]
+        lost = sum([process.stop() for process in world.running])
+        last = time.monotonic()
+        with contextlib.closing(world.watcher()) as watcher:
+            while watcher.peek("k").remaining < COUNT and time.monotonic() < last + 2 * WITHIN:
+                time.sleep(0.05)
+            free_after = time.monotonic() - last
+            remaining = watcher.peek("k").remaining
+            watcher.store.close()
+        assert remaining == COUNT, f"{remaining} of {COUNT} free after {free_after:.1f} s"
+        for process in world.running:
+            process.end()
+        count = most = held = 0
+        changes = []
+        for process in world.everyone:
+            cancelled, raised, more = process.read_log(WITHIN)
+            world.counts["cancel"] += cancelled
+            world.counts["exception"] += raised
+            changes += more
+        for _, change in sorted(changes):
+            count += change
+            held += change > 0
+            most = max(most, count)
+        totals.add(world.counts, most, held, free_after, lost)
+        assert most <= COUNT
+        assert free_after <= WITHIN + 1.0  # a second for the machine
+        errors = Path(folder, "errors").read_text() if Path(folder, "errors").exists() else ""
+        assert not ALARMING.search(errors), errors
 
 
-def run(kind, seconds, seed, *, each=20.0, cancels=12):
+def run(kind, seconds, seed, *, each=EPISODE, cancels=CANCELS, lanes=LANES):
     """Episodes until the time is over; raises if a place is lost, or the limit is passed."""
-    chance = random.Random(seed)
-    world = World(kind, chance)
-    totals, worst, most, held, lost = {}, 0.0, 0, 0, 0
-    began = time.monotonic()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            while time.monotonic() < began + seconds:
-                faults, at_once, times, free_after, more = episode(world, chance, min(each, seconds), folder, cancels)
-                for fault, number in faults.items():
-                    totals[fault] = totals.get(fault, 0) + number
-                worst, most, held, lost = max(worst, free_after), max(most, at_once), held + times, lost + more
-                print(f"{kind}: {sum(totals.values())} faults {totals}, {held} leases, {most} of {COUNT} at once, "
-                      f"all free after {free_after:.2f} s (worst {worst:.2f} s), {lost} lost", flush=True)  # fmt: skip
-                assert at_once <= COUNT
-                assert free_after <= WITHIN + 1.0  # a second for the machine
-    finally:
-        world.close()
-    return totals, most, worst
+    totals = Totals(kind)
+
+    def run_lane(number):
+        chance = random.Random(seed * 1000 + number)
+        time.sleep(number * min(each, seconds) / lanes)
+        try:
+            while not totals.failures:
+                left = totals.began + seconds - time.monotonic()
+                if left < min(1.0, seconds / 2):
+                    return
+                episode(kind, chance, min(each, left), cancels, totals)
+        except BaseException as error:
+            totals.failures.append(error)
+
+    running = [threading.Thread(target=run_lane, args=(number,)) for number in range(lanes)]
+    for lane in running:
+        lane.start()
+    for lane in running:
+        lane.join()
+    if totals.failures:
+        raise totals.failures[0]
+    return totals
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--child":
-        url, name, log, seed, cancels = sys.argv[2:]
-        asyncio.run(Holders(url, name, log, float(seed)).run_tasks(float(cancels)))
-    else:
-        parser = argparse.ArgumentParser()
-        parser.add_argument("kind", choices=["redis", "valkey", "cluster", "shm", "memory"])
-        parser.add_argument("--seconds", type=float, default=60)
-        parser.add_argument("--seed", type=int, default=1)
-        parser.add_argument("--cancels", type=float, default=12, help="tasks cancelled in a second, by each process")
-        arguments = parser.parse_args()
-        run(arguments.kind, arguments.seconds, arguments.seed, cancels=arguments.cancels)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cancels", type=float, default=CANCELS, help="tasks cancelled in a second, in each lane")
+    parser.add_argument("--lanes", type=int, default=LANES, help="episodes side by side")
+    arguments = parser.parse_args()
+    run(arguments.kind, arguments.seconds, arguments.seed, cancels=arguments.cancels, lanes=arguments.lanes)
