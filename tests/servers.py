@@ -97,8 +97,8 @@ class Cluster:
 
     SHARES = ((0, 5460), (5461, 10922), (10923, 16383))
 
-    def __init__(self, patience=60_000, between=None):
-        options = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "appendonly": "no"}
+    def __init__(self, patience=60_000, between=None, **options):
+        options = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "appendonly": "no", **options}
         self.proxies = []
         if between is None:
             self.servers = [Server(**options) for _ in self.SHARES]

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from time import time
 
 import pytest
 
@@ -42,6 +43,8 @@ def test_a_verdict_on_nothing_allows_everything():
     verdict = Verdict(True, ())
     assert (verdict.binding, verdict.rule, verdict.retry_after) == (None, None, 0.0)
     assert (verdict.remaining, verdict.reset_after, verdict.delay) == (UNLIMITED, 0.0, 0.0)
+    before = time()
+    assert before <= verdict.reset_at <= time()
     with pytest.raises(AttributeError):
         verdict.allowed = False
 

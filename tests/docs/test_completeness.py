@@ -24,6 +24,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 CODE = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 FILE = re.compile(r"`([a-z_]+/[\w/.*-]+\.(?:py|lua|h|c|json|toml|md))`")
+DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.M)  # of mkdocstrings: the documentation of a name
 TERM = re.compile(r"^(\S.*)\n:   (.+)$", re.M)
 INLINE = re.compile(r"`[^`]*`")
 # Words that pages once used for a queue, a connection, a client, a batch and the like: see CONTRIBUTING.md.
@@ -42,9 +43,9 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    return {
-        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in HEADING.findall(prose(page))
-    }
+    headings = HEADING.findall(prose(page))
+    slugs = {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    return slugs | set(DIRECTIVE.findall(page.read_text("utf-8")))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -104,7 +105,7 @@ def test_every_algorithm_has_a_page_a_picture_a_row_and_a_test(name: str) -> Non
 def test_every_public_name_is_documented() -> None:
     page = (DOCS / "reference" / "api.md").read_text("utf-8")
     for name in ratekeeper.__all__:
-        assert f"\n## {name}\n" in page or f"[`{name}`](errors.md#{name.lower()})" in page, name
+        assert f"\n::: ratekeeper.{name}\n" in page or f"[`{name}`](errors.md#{name.lower()})" in page, name
 
 
 def test_every_error_is_documented_with_its_parents() -> None:

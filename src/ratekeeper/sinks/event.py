@@ -113,3 +113,8 @@ def anonymous(subject: str, secret: str | None) -> str:
     """A keyed digest of ``subject``; without the key it cannot be reversed, even by trying every address."""
     key = RANDOM_SECRET if secret is None else blake2b(secret.encode(), digest_size=32).digest()
     return blake2b(subject.encode("utf-8", "surrogatepass"), digest_size=6, key=key).hexdigest()
+
+
+def anonymous_key(encoded: str | bytes, secret: str | None) -> str:
+    """The digest that stands for a key which a caller names, after ``keys.encode``."""
+    return anonymous(encoded if isinstance(encoded, str) else encoded.hex(), secret)

@@ -26,6 +26,7 @@ class StoreContract:
     period = "50 days"
 
     def make_store(self) -> Any:
+        """Return the store to test; override it."""
         return MemoryStore()
 
     def setup_method(self) -> None:
@@ -219,6 +220,7 @@ class TimedStoreContract(StoreContract):
     STEPS = 160  # of each random walk; fewer take less time and find less
 
     def make_store(self) -> Any:
+        """Return the store to test, on ``self.clock``; override it."""
         return MemoryStore(clock=self.clock)
 
     def setup_method(self) -> None:

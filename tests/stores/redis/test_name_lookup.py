@@ -40,7 +40,7 @@ def test_a_name_server_that_hangs_leaves_the_threads_of_the_application_alone(mo
 def test_the_answer_is_that_of_the_system():
     place = asyncio.run(addresses_of(("127.0.0.1", 7)))[0][4]
     assert place == ("127.0.0.1", 7)
-    assert lookups == {}
+    assert ("127.0.0.1", 7) not in lookups
 
 
 def test_an_error_reaches_all_attempts_that_wait(monkeypatch):
@@ -52,11 +52,11 @@ def test_an_error_reaches_all_attempts_that_wait(monkeypatch):
 
     async def main():
         monkeypatch.setattr(socket, "getaddrinfo", fail)
-        attempts = [addresses_of(("store.invalid", 6379)) for _ in range(3)]
+        attempts = [addresses_of(("absent.invalid", 6379)) for _ in range(3)]
         return await asyncio.gather(*attempts, return_exceptions=True)
 
     errors = asyncio.run(main())
     assert [str(error) for error in errors] == ["[Errno 8] no such name"] * 3
     assert 1 <= len(asked) <= 3
     with pytest.raises(socket.gaierror):
-        asyncio.run(addresses_of(("store.invalid", 6379)))
+        asyncio.run(addresses_of(("absent.invalid", 6379)))

@@ -171,6 +171,7 @@ class AsyncRedisStore(AnyRedisStore):
                 return
 
     async def close(self) -> None:
+        """Give back prefetched quotas, and close the connections."""
         await run_on_loop(self.close_on_loop())
 
     async def close_on_loop(self) -> None:

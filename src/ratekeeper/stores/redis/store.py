@@ -131,6 +131,7 @@ class RedisStore(AnyRedisStore):
                 return
 
     def close(self) -> None:
+        """Give back prefetched quotas, and close the connections."""
         self.settle()
         for quotas, layout in self.quotas_and_layouts():
             self.give_back(quotas, layout)
