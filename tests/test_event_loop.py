@@ -125,7 +125,7 @@ def test_pace_and_a_policy_with_a_delay(run):
 
 def test_every_call_on_redis(run, redis_server):
     async def main():
-        limiter = AsyncLimiter("5/hour", store=redis_server.url, name=uuid4().hex)
+        limiter = AsyncLimiter("5/hour", store=f"{redis_server.url}?deadline=10s", name=uuid4().hex)
         assert [bool(await limiter.check("k")) for _ in range(7)] == [True] * 5 + [False] * 2
         await limiter.refund("k", 3)
         assert (await limiter.peek("k")).remaining == 3
@@ -134,7 +134,7 @@ def test_every_call_on_redis(run, redis_server):
         assert (await limiter.peek("k")).remaining == 2
         await limiter.reset("k")
         assert (await limiter.acquire("k", timeout=5)).remaining == 4
-        both = AsyncLimiter(["4/hour", "9/day"], store=redis_server.url, name=uuid4().hex)
+        both = AsyncLimiter(["4/hour", "9/day"], store=f"{redis_server.url}?deadline=10s", name=uuid4().hex)
         assert [bool(await both.check("k")) for _ in range(5)] == [True] * 4 + [False]
         await limiter.close()
         await both.close()
