@@ -28,11 +28,12 @@ help:
 
 # The stamp is as old as the last complete installation; editing pyproject.toml or the C core makes it stale.
 # The build leaves an egg-info in src/, a second and soon outdated record of our pytest plugin: away with it.
-$(INSTALLED): pyproject.toml setup.py scripts/make-venv $(NATIVE)
+$(INSTALLED): pyproject.toml setup.py scripts/make-venv scripts/ensure-nghttp2 $(NATIVE)
 	@sh scripts/make-venv $(VENV)
 	@echo "installing ratekeeper with all extras into $(VENV) (a minute or two the first time)"
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@rm -f src/ratekeeper/native/*.so
+	@sh scripts/ensure-nghttp2
 	@$(PIP) install --editable '.[all]' --group dev
 	@rm -rf src/ratekeeper.egg-info
 	@touch $@

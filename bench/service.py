@@ -72,6 +72,9 @@ def serve(words: list[str]) -> None:
 
     def opened(worker: Worker) -> None:
         worker.routes.paths["/hello"] = lambda call: response(200, b"hello\n", TEXT)
+        for listener in worker.listeners:
+            if hasattr(listener, "unary"):  # our own gRPC listener
+                listener.unary[b"/bench.Empty/Call"] = lambda raw: b""
         ports = [worker.addresses[name][1] for name in ("http", "resp", "grpc")]
         print(*ports, flush=True)
 

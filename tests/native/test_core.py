@@ -39,6 +39,8 @@ def test_a_flood_ten_times_the_table_resets_nobody_at_the_limit():
 
 
 SOURCES = sorted((HERE.parents[1] / "src" / "ratekeeper" / "native").glob("*.c"))
+if not Path("/usr/include/nghttp2/nghttp2.h").exists():
+    SOURCES = [path for path in SOURCES if path.stem != "http2_session"]
 
 
 @pytest.mark.full  # it compiles the core twice

@@ -28,6 +28,17 @@ else:
 ENGINE = "pure" if core is None else "native"
 
 
+def http2_library() -> str | None:
+    """The version of nghttp2, around which the service's gRPC listener is built; None: grpcio serves gRPC."""
+    if environ.get("RATEKEEPER_PURE", "") not in ("", "0"):
+        return None
+    try:
+        from ratekeeper.native.http2_session import NGHTTP2
+    except ImportError:
+        return None
+    return f"nghttp2 {NGHTTP2}"
+
+
 def info() -> dict[str, object]:
     """Describe this installation: its version, its engine and why, and the platform."""
     import platform
@@ -40,6 +51,7 @@ def info() -> dict[str, object]:
         "reason": REASON,
         "shared_memory": ENGINE == "native" and platform.system() == "Linux",
         "lock_free": bool(core is not None and core.CAN_SWAP),
+        "grpc_server": http2_library() or "grpcio",
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "system": platform.system(),

@@ -19,13 +19,23 @@ if TYPE_CHECKING:
 
 
 class Certificates:
-    """The contents of the files, checked: a context for streams, and the same bytes for gRPC."""
+    """The contents of the files, checked: contexts for streams and for HTTP/2, and the same bytes for grpcio."""
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self.chain = read(cert, "--tls-cert")
         self.key = read(key, "--tls-key")
         self.client_ca = None if client_ca is None else read(client_ca, "--tls-client-ca")
-        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context = self._context(cert, key, client_ca)
+        self._http2_context = self._context(cert, key, client_ca)
+        self._http2_context.set_alpn_protocols(["h2"])
+
+    def context_for(self, listener: str) -> ssl.SSLContext:
+        """The context of a listener: gRPC clients insist on HTTP/2."""
+        return self._http2_context if listener == "grpc" else self.context
+
+    @staticmethod
+    def _context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         try:
@@ -50,6 +60,7 @@ class Certificates:
                     f"({error.reason})."
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 def certificates_of(options: Options) -> Certificates | None:

@@ -111,18 +111,31 @@ class Worker:
             resp = RespListener(self.decider, options.bounds)
             await self.add(resp, bind(options.resp, "--resp", shared=shared))
         if options.grpc is not None:
-            from ratekeeper.service.envoy.server import open_envoy
-
-            address = parse_address(options.grpc, "--grpc")
-            envoy = await open_envoy(self.decider, options, address, self.certificates)
-            self.listeners.append(envoy)
-            self.addresses["grpc"] = envoy.address
+            await self.open_grpc(options.grpc)
         self.routes.listeners = [listener for listener in self.listeners if hasattr(listener, "connections")]
         self.periodic = asyncio.get_running_loop().create_task(self.work_periodically())
 
+    async def open_grpc(self, address: str) -> None:
+        """Serve gRPC over our own HTTP/2 session if that was built, else with grpcio's server."""
+        from ratekeeper.service.http2_listener import has_session
+
+        if has_session():
+            from ratekeeper.service.envoy.http2 import Http2EnvoyListener
+
+            listener = Http2EnvoyListener(self.decider, self.options)
+            await self.add(listener, bind(address, "--grpc", shared=self.options.workers > 1))
+            return
+        from ratekeeper.service.envoy.server import open_envoy
+
+        envoy = await open_envoy(self.decider, self.options, parse_address(address, "--grpc"), self.certificates)
+        self.listeners.append(envoy)
+        self.addresses["grpc"] = envoy.address
+
     async def add(self, listener: Any, sock: socket.socket) -> None:
         self.addresses[listener.name] = sock.getsockname()[:2]
-        await listener.open(sock, None if self.certificates is None else self.certificates.context)
+        certificates = self.certificates
+        context = None if certificates is None else certificates.context_for(listener.name)
+        await listener.open(sock, context)
         self.listeners.append(listener)
 
     async def work_periodically(self) -> None:
@@ -163,7 +176,8 @@ class Worker:
 
         async def renew() -> None:
             for listener in self.listeners:
-                await listener.renew(certificates if listener.name == "grpc" else certificates.context)
+                is_grpcio = not hasattr(listener, "connections")
+                await listener.renew(certificates if is_grpcio else certificates.context_for(listener.name))
 
         self.renewal = asyncio.get_running_loop().create_task(renew())
         log.info("certificates reloaded")

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratekeeper.service import http2_listener
 from tests import tier
 from tests.service.running import ANY, running
 
@@ -31,8 +32,18 @@ def connected(service):
     return grpc.insecure_channel("{}:{}".format(*service.addresses["grpc"]))
 
 
+@pytest.fixture(scope="module", params=["http2", "grpcio"], autouse=True)
+def engine(request):
+    """Our own HTTP/2 listener, and grpcio's server: the same service."""
+    if request.param == "http2" and not http2_listener.has_session():
+        pytest.skip("the HTTP/2 session was not built: nghttp2 was missing")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http2_listener, "has_session", lambda: request.param == "http2")
+        yield request.param
+
+
 @pytest.fixture(scope="module")
-def channel():
+def channel(engine):
     with running(envoy_config=CONFIG, grpc=ANY, http=None, still=True) as service, connected(service) as found:
         yield found
 

@@ -100,6 +100,28 @@ class RateLimits:
             if rate.limit is not None:
                 yield rate.path, rate.limit
 
+    def answer_now(self, raw: bytes) -> bytes | None:
+        """The response to a cached request that needs no store to be asked, else None.  May raise StoreUnavailable."""
+        question = self.questions.get(raw)
+        if question is None or self.decider.overrides.is_killed:
+            return None
+        decision = question.table.check_now(question.key, question.cost)
+        if decision is None:
+            return None
+        calls = self.decider.counters.calls
+        calls["grpc"] = calls.get("grpc", 0) + 1
+        if decision.reason:
+            self.decider.note_fallback(decision)
+        return self.counted(question, decision)
+
+    def counted(self, question: CachedQuestion, decision: Decision) -> bytes:
+        """The response to a cached request, counted."""
+        question.counts.count(decision.allowed, decision.remaining / decision.limit)
+        if decision.allowed:
+            return answer.response(question.current, decision, decision.reset_after, None)
+        self.decider.note_refused(question.key)
+        return answer.response(question.current, decision, wait_of(decision), decision.retry_after)
+
     async def answer(self, raw: bytes, context: Any) -> bytes:
         """RateLimitService.ShouldRateLimit."""
         try:
@@ -125,11 +147,7 @@ class RateLimits:
                     self.decider.note_fallback(decision)
                 except StoreUnavailable as error:
                     return await unavailable(context, error)
-            question.counts.count(decision.allowed, decision.remaining / decision.limit)
-            if decision.allowed:
-                return answer.response(question.current, decision, decision.reset_after, None)
-            self.decider.note_refused(question.key)
-            return answer.response(question.current, decision, wait_of(decision), decision.retry_after)
+            return self.counted(question, decision)
         try:
             request = rls_pb2.RateLimitRequest.FromString(raw)
         except DecodeError:
@@ -472,7 +490,7 @@ def add_to_server(limits: RateLimits, server: Any) -> None:
 async def open_envoy(
     decider: Decider, options: Options, address: tuple[str, int], certificates: Certificates | None = None
 ) -> EnvoyListener:
-    """Open the gRPC listener; port 0 takes any free port."""
+    """Open the gRPC listener with grpcio's server; port 0 takes any free port."""
     descriptors = load(options.envoy_config) if options.envoy_config is not None else None
     server = grpc.aio.server(
         options=[
