@@ -92,11 +92,11 @@ def test_wrong_arguments_of_everything_else(make, message):
         (lambda: AsyncBudget("5/second"), "AsyncBudget: expected"),
         (lambda: Budget(tokens="5/second").reserve(tokens=1).settle(1), "BudgetReservation.settle()"),
         (lambda: Budget(tokens="5/second").reserve(tokens=1).add(1), "BudgetReservation.add()"),
-        (lambda: PacedTransport(limits="5/second"), "PacedTransport.__init__()"),
-        (lambda: PacedInterceptor(limits="5/second"), "PacedInterceptor.__init__()"),
+        (lambda: PacedTransport(limits="5/second"), "PacedTransport: expected"),
+        (lambda: PacedInterceptor(limits="5/second"), "PacedInterceptor: expected"),
         (lambda: paced_interceptors(limits="5/second"), "paced_interceptors()"),
         (lambda: Adaptive(5), "Adaptive.__init__()"),
-        (lambda: pace("5/second", limits=5), "Pace.__init__()"),
+        (lambda: pace("5/second", limits=5), "Pace: expected"),
     ],
 )
 def test_a_wrong_argument_names_the_public_class(call, name):

@@ -23,6 +23,7 @@ from ratekeeper.keys import encode
 from ratekeeper.limit import MOST_LEASES, Limit
 from ratekeeper.outbound.delivery import TooLate, patience_of
 from ratekeeper.outbound.outage import open_outbound
+from ratekeeper.outbound.teaching import TeachingOptions
 from ratekeeper.stores.options import expect_store
 from ratekeeper.units import LEASE, SECOND
 
@@ -98,7 +99,7 @@ class Gradient:
         self.until_probe = PROBE_EVERY
 
 
-class Adaptive:
+class Adaptive(TeachingOptions):
     """Admit as many calls at once as the server can take: ``with adaptive.hold():``, ``async with``.
 
     ``store`` is where the leases are counted: in this process, or on Redis, where each process finds its own limit.  To

@@ -17,6 +17,7 @@ from ratekeeper.errors import InvalidInput
 from ratekeeper.flow.drive import adrive
 from ratekeeper.outbound.client import PacedClient
 from ratekeeper.outbound.delivery import Lost, Reply, Sender, TooLate, deliver
+from ratekeeper.outbound.teaching import TeachingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -42,7 +43,7 @@ class PacingTimeout(TooLate, aiohttp.ServerTimeoutError):
         TooLate.__init__(self, decision, name)
 
 
-class PacedMiddleware:
+class PacedMiddleware(TeachingOptions):
     """Send each request when its turn comes, wait as the server asks, and retry where that is safe.
 
     The arguments are those of ``ratekeeper.outbound.httpx.AsyncPacedTransport``, without ``inner``.

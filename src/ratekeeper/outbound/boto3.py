@@ -14,6 +14,7 @@ from ratekeeper.outbound.client import PacedClient
 from ratekeeper.outbound.delivery import TooLate, learn, patience_of, take_turn
 from ratekeeper.outbound.response_limits import NOTHING, ServerLimits, pairs_of, read
 from ratekeeper.outbound.retry import REFUSED
+from ratekeeper.outbound.teaching import TeachingOptions
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class AwsCall:
         self.request = request
 
 
-class PacedCalls:
+class PacedCalls(TeachingOptions):
     """Give every attempt of the registered clients its turn.
 
     ``limit`` is a limit; a mapping such as ``{"dynamodb": "100/second", "dynamodb/PutItem": "20/second"}``; or a

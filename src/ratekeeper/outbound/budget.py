@@ -174,6 +174,8 @@ def unit_limit(owner: str, unit: str, limit: Limits, margin: int | None = None) 
         parsed = provider_limit(limit, margin)
     except InvalidLimit:
         advice = did_you_mean(unit, OPTIONS)
+        if unit in ("timeout", "max_wait"):
+            advice = " Write reserve(timeout=...): how long a reservation waits."
         if not advice and isinstance(limit, str):
             raise
         wanted = f"an option ({', '.join(OPTIONS)}) or a unit with a limit such as '10000/minute'"

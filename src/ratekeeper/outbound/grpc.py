@@ -28,6 +28,7 @@ from ratekeeper.flow.drive import adrive, drive
 from ratekeeper.outbound.client import PacedClient
 from ratekeeper.outbound.delivery import Reply, Sender, TooLate, deliver, learn, take_turn
 from ratekeeper.outbound.response_limits import read_grpc
+from ratekeeper.outbound.teaching import TeachingOptions
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def timeout_ends_at(details: Any) -> float | None:
 
 
 class PacedInterceptor(
+    TeachingOptions,
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamUnaryClientInterceptor,

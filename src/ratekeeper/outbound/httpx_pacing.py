@@ -15,6 +15,7 @@ from ratekeeper.outbound.client import PacedClient
 from ratekeeper.outbound.delivery import Lost, Reply, Sender, TooLate, deliver
 from ratekeeper.outbound.metering import AsyncMeteredCall, Metering, SyncMeteredCall, model_call
 from ratekeeper.outbound.retry import REFUSED
+from ratekeeper.outbound.teaching import TeachingOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -41,7 +42,7 @@ ATTEMPT = "x-stainless-retry-count"
 SHOULD_RETRY = "x-should-retry"
 
 
-class SyncPacing(Generic[Transport, Request, Response]):
+class SyncPacing(TeachingOptions, Generic[Transport, Request, Response]):
     """Send each request through ``inner`` when its turn comes, wait as the server asks, and retry where that is safe.
 
     ``limit`` is a limit, a mapping from hosts and paths to limits, or a function of the request; with None only the
@@ -141,7 +142,7 @@ class SyncPacing(Generic[Transport, Request, Response]):
         self.close()
 
 
-class AsyncPacing(Generic[Transport, Request, Response]):
+class AsyncPacing(TeachingOptions, Generic[Transport, Request, Response]):
     """PacedTransport for an AsyncClient; ``budget`` is an AsyncBudget."""
 
     _library: Any

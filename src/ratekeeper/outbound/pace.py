@@ -21,6 +21,7 @@ from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.outbound.delivery import TooLate, patience_of
 from ratekeeper.outbound.limits import expect_rate, paced_limit
 from ratekeeper.outbound.outage import counted, open_outbound
+from ratekeeper.outbound.teaching import TeachingOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-class Pace:
+class Pace(TeachingOptions):
     """Admit callers at a pace: ``pace.wait()``, ``await pace.turn()``, ``with``, ``@``, ``each``.
 
     One object serves threads and event loops; on ``memory://`` they wait in the same queue.  A wait longer than

@@ -20,6 +20,7 @@ from requests.utils import rewind_body
 from ratekeeper.flow.drive import drive
 from ratekeeper.outbound.client import PacedClient
 from ratekeeper.outbound.delivery import Lost, Reply, Sender, TooLate, deliver
+from ratekeeper.outbound.teaching import TeachingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +47,7 @@ class PacingTimeout(TooLate, requests.exceptions.Timeout):
         self.response = None
 
 
-class PacedAdapter(BaseAdapter):
+class PacedAdapter(TeachingOptions, BaseAdapter):
     """Send each request through ``inner`` when its turn comes, wait as the server asks, and retry where that is safe.
 
     The arguments are those of ``ratekeeper.outbound.httpx.PacedTransport``.
