@@ -24,10 +24,12 @@ from ratekeeper.algorithms.gcra import (
     beyond,
     debit,
     debt,
+    instant,
     refund,
     remaining,
     reset_after,
     retry_after,
+    ticks_ahead,
 )
 
 TYPE_CHECKING = False
@@ -38,15 +40,10 @@ __all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "re
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
-    now *= limit.drain
-    queued = cost * limit.unit
-    if state > now:
-        queued += state - now
+    queued = ticks_ahead(state, now, limit) + cost * limit.unit
     if queued > limit.full:
-        if state > now + limit.ceiling:
-            return beyond(state, now, limit, cost)
-        return state, False
-    return now + queued, True
+        return beyond(state, now, limit, cost)
+    return instant(queued, now, limit), True
 
 
 def delay(state: int, now: int, limit: Limit, cost: int) -> int:

@@ -26,10 +26,12 @@ from ratekeeper.algorithms.gcra import (
     debit,
     debt,
     delay,
+    instant,
     refund,
     remaining,
     reset_after,
     retry_after,
+    ticks_ahead,
 )
 
 TYPE_CHECKING = False
@@ -40,12 +42,7 @@ __all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "re
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
-    now *= limit.drain
-    tokens = limit.full - cost * limit.unit
-    if state > now:
-        tokens -= state - now
+    tokens = limit.full - cost * limit.unit - ticks_ahead(state, now, limit)
     if tokens < 0:
-        if state > now + limit.ceiling:
-            return beyond(state, now, limit, cost)
-        return state, False
-    return now + limit.full - tokens, True
+        return beyond(state, now, limit, cost)
+    return instant(limit.full - tokens, now, limit), True
