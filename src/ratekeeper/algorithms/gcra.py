@@ -37,17 +37,18 @@ MARK = 1 << 52 + FRACTION  # 2^52 microseconds, after any clock: added to a stat
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
-    tat = cost * limit.unit  # in ticks from now
-    ahead = state - (now << FRACTION)
-    if ahead > 0:
-        drain = limit.drain
-        rest = ahead & TICKS
-        tat += (ahead >> FRACTION) * drain + (rest if rest < drain else drain - 1)
-    if tat > limit.full:
+    drain = limit.drain
+    tat = state >> FRACTION
+    if drain == 1:  # no ticks are left over
+        tat = (tat if tat > now else now) + cost * limit.unit
+        return (tat << FRACTION, True) if tat <= now + limit.full else beyond(state, now, limit, cost)
+    ticks = cost * limit.unit
+    if tat >= now:
+        rest = state & TICKS
+        ticks += (tat - now) * drain + (rest if rest < drain else drain - 1)
+    if ticks > limit.full:
         return beyond(state, now, limit, cost)
-    if limit.drain == 1:
-        return now + tat << FRACTION, True
-    return now + tat // limit.drain << FRACTION | tat % limit.drain, True
+    return now + ticks // drain << FRACTION | ticks % drain, True
 
 
 def beyond(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from ratekeeper.algorithms.gcra import (
     EMPTY,
+    FRACTION,
+    TICKS,
     backlog,
     beyond,
     debit,
@@ -29,7 +31,6 @@ from ratekeeper.algorithms.gcra import (
     remaining,
     reset_after,
     retry_after,
-    ticks_ahead,
 )
 
 TYPE_CHECKING = False
@@ -40,10 +41,15 @@ __all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "re
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
-    queued = ticks_ahead(state, now, limit) + cost * limit.unit
+    drain = limit.drain
+    empty_at = state >> FRACTION
+    queued = cost * limit.unit
+    if empty_at >= now:
+        rest = state & TICKS
+        queued += (empty_at - now) * drain + (rest if rest < drain else drain - 1)
     if queued > limit.full:
         return beyond(state, now, limit, cost)
-    return instant(queued, now, limit), True
+    return (now + queued << FRACTION if drain == 1 else instant(queued, now, limit)), True
 
 
 def delay(state: int, now: int, limit: Limit, cost: int) -> int:

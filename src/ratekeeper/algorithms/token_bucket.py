@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from ratekeeper.algorithms.gcra import (
     EMPTY,
+    FRACTION,
+    TICKS,
     backlog,
     beyond,
     debit,
@@ -31,7 +33,6 @@ from ratekeeper.algorithms.gcra import (
     remaining,
     reset_after,
     retry_after,
-    ticks_ahead,
 )
 
 TYPE_CHECKING = False
@@ -42,7 +43,12 @@ __all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "re
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
-    tokens = limit.full - cost * limit.unit - ticks_ahead(state, now, limit)
-    if tokens < 0:
+    drain = limit.drain
+    full_at = state >> FRACTION
+    missing = cost * limit.unit
+    if full_at >= now:
+        rest = state & TICKS
+        missing += (full_at - now) * drain + (rest if rest < drain else drain - 1)
+    if missing > limit.full:  # fewer tokens than none
         return beyond(state, now, limit, cost)
-    return instant(limit.full - tokens, now, limit), True
+    return (now + missing << FRACTION if drain == 1 else instant(missing, now, limit)), True
