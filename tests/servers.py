@@ -167,6 +167,44 @@ class Sentinel(Server):
         self.run([self.binary, str(settings), "--sentinel", "--dir", self.folder])
 
 
+class Memcached:
+    """One memcached process."""
+
+    def __init__(self, port=None, *options):
+        self.binary = shutil.which("memcached", path=SEARCH_PATH)
+        if self.binary is None:
+            pytest.skip("no memcached here: apt-get install memcached")
+        self.options = options
+        self.port = port or free_port()
+        self.start()
+
+    @property
+    def url(self):
+        return f"memcached://127.0.0.1:{self.port}"
+
+    def start(self):
+        words = [self.binary, "-l", "127.0.0.1", "-p", str(self.port), "-U", "0", "-u", "root", *self.options]
+        self.process = subprocess.Popen([*END_WITH_PARENT, *words], stderr=subprocess.DEVNULL)
+        while True:  # it says nothing when it listens
+            assert self.process.poll() is None, f"memcached ended with {self.process.returncode}"
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    close = kill
+
+
+@pytest.fixture(scope="session")
+def memcached_server():
+    server = Memcached()
+    yield server
+    server.close()
+
+
 @pytest.fixture(scope="session")
 def redis_cluster():
     cluster = Cluster()

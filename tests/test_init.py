@@ -49,7 +49,10 @@ MODULES = {
     "ratekeeper.sinks.log": "LoggingSink",
     "ratekeeper.sinks.opentelemetry": "OpenTelemetrySink",
     "ratekeeper.sinks.prometheus": "PrometheusSink",
-    "ratekeeper.stores": "AsyncRedisStore MemoryStore RedisStore SharedStore",
+    "ratekeeper.stores": (
+        "AsyncCompareAndSetStore AsyncRedisStore CompareAndSetStore MemcachedStore MemoryStore RedisStore SQLiteStore "
+        "SharedStore ThreadedStore"
+    ),
     "ratekeeper.stores.shared": "Segment SharedStore bytes_needed remove segments",
     "ratekeeper.testing": "FakeClock StoreContract TimedStoreContract frozen",
 }

@@ -239,9 +239,7 @@ class LeaseRenewer:
         if store is None:
             store = self.store
             if getattr(store, "is_async", False):
-                from ratekeeper.stores.redis.store import RedisStore
-
-                store = RedisStore(store.url, **store.options)
+                store = store.for_threads()
             self.thread_store = store
         return store
 

@@ -20,19 +20,51 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ratekeeper.clock import Clock
+    from ratekeeper.stores.compare_and_set.aio_store import AsyncCompareAndSetStore, ThreadedStore
+    from ratekeeper.stores.compare_and_set.store import CompareAndSetStore
+    from ratekeeper.stores.memcached import MemcachedStore
     from ratekeeper.stores.protocol import AsyncStore, Store
     from ratekeeper.stores.redis.aio_store import AsyncRedisStore
     from ratekeeper.stores.redis.store import RedisStore
     from ratekeeper.stores.shared import SharedStore
+    from ratekeeper.stores.sqlite import SQLiteStore
 
-__all__ = ["AsyncRedisStore", "MemoryStore", "RedisStore", "SharedStore"]
+__all__ = [
+    "AsyncCompareAndSetStore",
+    "AsyncRedisStore",
+    "CompareAndSetStore",
+    "MemcachedStore",
+    "MemoryStore",
+    "RedisStore",
+    "SQLiteStore",
+    "SharedStore",
+    "ThreadedStore",
+]
 
 REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
-SCHEMES = ("memory", "shm", *REMOTE)
+# Stores on compare_and_set: the module, the class, and what else it needs.
+BACKENDS = {
+    "sqlite": ("ratekeeper.stores.sqlite", "SQLiteStore", "sqlite3, which this Python was built without"),
+    "memcached": ("ratekeeper.stores.memcached", "MemcachedStore", "pip install 'ratekeeper[memcached]'"),
+}
+SCHEMES = ("memory", "shm", *REMOTE, *BACKENDS)
 
 
 def __getattr__(name: str) -> object:
     """Load the other stores on first use: they need hiredis, or the C core."""
+    if name == "CompareAndSetStore":
+        from ratekeeper.stores.compare_and_set.store import CompareAndSetStore
+
+        return CompareAndSetStore
+    if name in ("AsyncCompareAndSetStore", "ThreadedStore"):
+        from ratekeeper.stores.compare_and_set import aio_store
+
+        return getattr(aio_store, name)
+    for module, store, _ in BACKENDS.values():
+        if name == store:
+            from importlib import import_module
+
+            return getattr(import_module(module), name)
     if name == "AsyncRedisStore":
         from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 
@@ -67,6 +99,8 @@ def open_store(
         raise InvalidStore(f"clock: expected one such as ratekeeper.testing.FakeClock(), got {shown(clock)}.")
     if separator and scheme in REMOTE:
         return open_remote(url, clock, max_keys, asynchronous, options)
+    if separator and scheme in BACKENDS:
+        return open_backend(url, clock, max_keys, asynchronous, options)
     if not separator or scheme not in SCHEMES:
         raise InvalidStore(
             f"store: expected a URL (memory://, shm://NAME, redis://HOST:PORT/0 or another of redis), "
@@ -142,3 +176,24 @@ def open_remote(
     except ImportError as error:
         advice = "Run: pip install 'ratekeeper[redis]'"
         raise InvalidStore(f"store {scheme}://: expected hiredis to be installed, got {error}. {advice}") from error
+
+
+def open_backend(
+    url: str, clock: Clock | None, max_keys: int | None, asynchronous: bool, options: dict[str, Any]
+) -> Store:
+    from importlib import import_module
+
+    scheme = url.partition("://")[0]
+    module, name, needed = BACKENDS[scheme]
+    if max_keys is not None:
+        raise InvalidStore(f"store {scheme}://: expected no max_keys, as keys there expire by themselves.")
+    try:
+        store: CompareAndSetStore = getattr(import_module(module), name)(url, clock=clock, **options)
+    except ImportError as error:
+        raise InvalidStore(f"store {scheme}://: expected its client to be installed, got {error}. {needed}") from error
+    if not asynchronous:
+        return store
+    from ratekeeper.stores.compare_and_set.aio_store import ThreadedStore
+
+    threaded: AsyncStore = ThreadedStore(store)
+    return threaded  # type: ignore[return-value]  # for event loops: its answers are awaited

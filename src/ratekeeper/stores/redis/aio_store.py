@@ -70,6 +70,12 @@ class AsyncRedisStore(AnyRedisStore):
             return self.server().ask(request)
         return self.run(self.translator.flow("check", plan))
 
+    def for_threads(self) -> Any:
+        """What a thread asks to renew leases, and to give them back: a store with a connection of its own."""
+        from ratekeeper.stores.redis.store import RedisStore
+
+        return RedisStore(self.url, **self.options)
+
     def server(self) -> AsyncRedisServer:
         """The server as the running loop reaches it.  Not for clusters, which have one for each node."""
         loop, server = self.last_used

@@ -1,0 +1,1 @@
+"""Stores on any backend that has ``get`` and ``compare-and-set``: the rules run here, the backend keeps records."""
