@@ -316,7 +316,7 @@ class Limit(Frozen):
     def layout(self) -> str:
         # Names the meaning of a state: two limits may share states only if this is equal.
         if self.algorithm in BUCKETS:
-            return f"bucket:{self.unit}:{self.drain}"
+            return f"bucket:2:{self.micros}"  # 1 was bound to one rate
         if self.algorithm in ("sliding_log", "concurrency"):
             return "log" if self.algorithm == "sliding_log" else "leases:2"  # 1 had no ids
         if self.calendar is not None:

@@ -2,7 +2,9 @@
 
 from typing import Annotated
 
+import httpx
 import pytest
+import trio
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response, WebSocket
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.testclient import TestClient
@@ -324,3 +326,42 @@ def test_a_default_replaces_nothing():
     assert str(raised.value) == (
         "RateLimit: expected default or replaces_default, got both. A default replaces nothing."
     )
+
+
+def test_the_dependency_on_trio(redis_server):
+    """With async and plain functions, and with one limit for all of them."""
+    store = f"{redis_server.url}?deadline=10s"
+
+    async def current_user(request: Request):
+        await trio.lowlevel.checkpoint()
+        return request.headers["X-User"]
+
+    app = FastAPI()
+    paths = {"/awaited": RateLimit("2/hour", by=current_user, name="trio-1", store=store)}
+    paths["/plain"] = RateLimit("2/hour", by=lambda request: request.headers["X-User"], name="trio-2", store=store)
+
+    async def awaited():
+        await trio.lowlevel.checkpoint()
+
+    def plain():
+        return None
+
+    for path, handler in (("/awaited", awaited), ("/plain", plain)):
+        app.get(path, dependencies=[Depends(paths[path])])(handler)
+
+    async def main():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            for path in paths:
+                answers = []
+
+                async def get(path=path, answers=answers):
+                    answers.append((await client.get(path, headers={"X-User": "anna"})).status_code)
+
+                async with trio.open_nursery() as nursery:
+                    for _ in range(6):
+                        nursery.start_soon(get)
+                assert sorted(answers) == [200, 200, 429, 429, 429, 429]
+                assert (await client.get(path, headers={"X-User": "ben"})).status_code == 200
+
+    trio.run(main)

@@ -61,6 +61,24 @@ def test_check_shows_every_mistake_with_its_line(tmp_path):
     ]
 
 
+def test_a_key_that_means_nothing_hides_no_other_mistake(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text(
+        'colour = "red"\n[response]\nzebra = 1\n[[rules]]\nname = "a"\nlimit = "5/minit"\nquux = 3\nby = "usr"\n'
+        '[[rules]]\nname = "b"\nmatsch = "/x"\nlimit = "x"\n'
+    )
+    lines = run("check", path).output.splitlines()
+    assert [line.strip().partition(": expected")[0] for line in lines] == [
+        "6 mistakes:",
+        "bad.toml, line 1",
+        "bad.toml: response, line 3",
+        "bad.toml: rules[0] (rule 'a'), line 7",
+        "bad.toml: rules[1] (rule 'b'), line 11",  # what it was meant to be is not known, so no more is said of rule b
+        "bad.toml: rules[0].by[0] (rule 'a'), line 8",
+        "bad.toml: rules[0].limit (rule 'a'), line 6",
+    ]
+
+
 def test_check_warns_of_what_has_no_effect_and_of_what_a_client_chooses(tmp_path):
     path = tmp_path / "rules.toml"
     path.write_text(

@@ -233,13 +233,13 @@ def test_what_was_refused_before_the_outage_stays_refused(redis_server, clock):
 @pytest.mark.parametrize("make", STORES)
 def test_what_is_released_is_new_and_the_rest_is_not(clock, make):
     store = make(clock=clock)
-    limit, near, far = (Limit.parse(text) for text in ("10/hour", "10/hour burst 5", "11/hour"))
+    limit, near, far = (Limit.parse(text) for text in ("10/hour", "11/hour burst 5", "10/day"))
     for space, own in (("s", limit), ("s", far), ("t", limit)):
         store.table(space, own).check("k", 4)
     assert store.release("s", near)  # the same states
     assert store.peek((Check("s", "k", limit, 1),))[0].remaining == 10
     assert store.peek((Check("s", "k", near, 1),))[0].remaining == 5
-    assert store.peek((Check("s", "k", far, 1),))[0].remaining == 7
+    assert store.peek((Check("s", "k", far, 1),))[0].remaining == 6
     assert store.peek((Check("t", "k", limit, 1),))[0].remaining == 6
 
 

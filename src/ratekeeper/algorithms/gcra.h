@@ -4,50 +4,59 @@
 
 #include "../native/numbers.h"
 
-static inline u128 gcra_mark(const Limit *limit) { return (u128)MOST_NOW * limit->drain; }
+#define FRACTION 26 /* bits: a microsecond has MOST_DRAIN ticks at most */
+#define GCRA_MARK ((u128)MOST_NOW << FRACTION)
+
+/* The ticks from `now` to a state; 0 if it has passed. */
+static inline u128 gcra_ticks_ahead(u128 state, u64 now, const Limit *limit) {
+    u64 whole = (u64)(state >> FRACTION), rest = (u64)state & (MOST_DRAIN - 1);
+    if (whole < now)
+        return 0;
+    return (u128)(whole - now) * limit->drain + (rest < limit->drain ? rest : limit->drain - 1);
+}
+
+/* The state that lies so many ticks after `now`. */
+static inline u128 gcra_instant(u128 owed, u64 now, const Limit *limit) {
+    if (limit->drain == 1)
+        return (now + owed) << FRACTION;
+    u64 micros = divided(owed, limit->drain);
+    return (u128)(now + micros) << FRACTION | (u64)(owed - (u128)micros * limit->drain);
+}
 
 /* Decide where the cost did not fit: a refusal leaves the state as it is, unless it is above the ceiling. */
-static inline bool gcra_beyond(u128 *state, u128 now, const Limit *limit, u64 cost) {
-    if (*state <= now + limit->ceiling)
-        return false;
-    u128 mark = gcra_mark(limit);
-    if (*state < mark) { /* the clock stepped back far, or the burst was lowered */
-        *state = now + limit->ceiling;
+static inline bool gcra_beyond(u128 *state, u64 now, const Limit *limit, u64 cost) {
+    if (*state < GCRA_MARK) {
+        if (gcra_ticks_ahead(*state, now, limit) > limit->ceiling) /* the clock stepped back far, or the limit was changed */
+            *state = gcra_instant(limit->ceiling, now, limit);
         return false;
     }
-    u128 tat = (*state - mark > now ? *state - mark : now) + (u128)cost * limit->unit; /* in debt, now or earlier */
-    if (tat > now + limit->full)
+    u128 tat = gcra_ticks_ahead(*state - GCRA_MARK, now, limit) + (u128)cost * limit->unit; /* in debt, now or earlier */
+    if (tat > limit->full)
         return false;
-    *state = tat;
+    *state = gcra_instant(tat, now, limit);
     return true;
 }
 
-static inline bool gcra_decide(u128 *state, u64 instant, const Limit *limit, u64 cost) {
-    u128 now = (u128)instant * limit->drain;
-    u128 tat = (*state > now ? *state : now) + (u128)cost * limit->unit;
-    if (tat > now + limit->full)
+static inline bool gcra_decide(u128 *state, u64 now, const Limit *limit, u64 cost) {
+    u128 tat = gcra_ticks_ahead(*state, now, limit) + (u128)cost * limit->unit;
+    if (tat > limit->full)
         return gcra_beyond(state, now, limit, cost);
-    *state = tat;
+    *state = gcra_instant(tat, now, limit);
     return true;
 }
 
-static inline u128 gcra_backlog(u128 state, u64 instant, const Limit *limit) {
-    u128 now = (u128)instant * limit->drain;
-    if (state <= now)
-        return 0;
-    if (state - now <= limit->ceiling)
-        return state - now;
-    u128 mark = gcra_mark(limit);
-    if (state < mark)
-        return limit->ceiling;
-    return state - mark > now ? state - mark - now : 0;
+static inline u128 gcra_backlog(u128 state, u64 now, const Limit *limit) {
+    if (state >= GCRA_MARK)
+        return gcra_ticks_ahead(state - GCRA_MARK, now, limit);
+    u128 owed = gcra_ticks_ahead(state, now, limit);
+    return owed <= limit->ceiling ? owed : limit->ceiling;
 }
 
-static inline u128 gcra_owing(u128 owed, u64 instant, const Limit *limit) {
-    u128 now = (u128)instant * limit->drain, mark = gcra_mark(limit);
+static inline u128 gcra_owing(u128 owed, u64 now, const Limit *limit) {
     if (owed <= limit->ceiling)
-        return owed ? now + owed : 0;
-    return mark + (now + owed < mark ? now + owed : mark - 1);
+        return owed ? gcra_instant(owed, now, limit) : 0;
+    u128 state = gcra_instant(owed, now, limit), last = GCRA_MARK - MOST_DRAIN + limit->drain - 1;
+    return GCRA_MARK + (state < last ? state : last);
 }
 
 static inline u64 gcra_remaining(u128 state, u64 now, const Limit *limit) {

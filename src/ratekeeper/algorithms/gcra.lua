@@ -1,7 +1,8 @@
 -- Twin of gcra.py: the same names in the same order, no redis.call, whole numbers below 2^53.
 --
 -- An instant in ticks may pass 2^53, so it is kept in two digits: whole microseconds, and the ticks left over
--- (0 .. drain - 1).  a % b is exact for whole numbers below 2^53, and so is (a - a % b) / b.
+-- (0 .. drain - 1).  If the limit was changed, those of another rate count as drain - 1 at most.  a % b is exact for whole
+-- numbers below 2^53, and so is (a - a % b) / b.
 --
 -- state  >I8I4  tat, rest; '' is EMPTY
 -- limit  drain; unit and full in two digits each, of which those left over share a number, with 2^26 between; slack
@@ -19,6 +20,9 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
   local tat, rest, in_debt = now, 0, false
   if state ~= '' then
     tat, rest = unpack('>I8I4', state, from)
+    if rest >= drain then
+      rest = drain - 1
+    end
     if tat >= MARK then
       tat, in_debt = tat - MARK, true
     end
@@ -31,7 +35,7 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
   local new_tat = tat + cost * unit + (ticks - new_rest) / drain
   if new_tat > horizon or new_tat == horizon and new_rest > full_rest then
     if not in_debt and (tat > horizon + slack or tat == horizon + slack and rest > full_rest) then
-      -- the clock stepped back far, or the burst was lowered
+      -- the clock stepped back far, or the limit was changed
       state, ahead = pack('>I8I4', horizon + slack, full_rest), true
     end
     return state, false, from + 12
@@ -40,11 +44,14 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
 end
 
 -- The ticks that a state owes, in two digits; `ceiling` is full + slack.
-local function backlog(state, from, now, ceiling, full_rest)
+local function backlog(state, from, now, drain, ceiling, full_rest)
   if state == '' then
     return 0, 0
   end
   local owed, rest = unpack('>I8I4', state, from)
+  if rest >= drain then
+    rest = drain - 1
+  end
   local in_debt = owed >= MARK
   owed = in_debt and owed - MARK - now or owed - now
   if owed < 0 then
@@ -72,7 +79,7 @@ end
 local function refund(state, from, now, cost, taken_at, drain, unit, rests, full, slack)
   local full_rest = rests % 67108864
   local unit_rest = (rests - full_rest) / 67108864
-  local owed, rest = backlog(state, from, now, full + slack, full_rest)
+  local owed, rest = backlog(state, from, now, drain, full + slack, full_rest)
   local ticks = cost * unit_rest
   local back_rest = ticks % drain
   owed = owed - cost * unit - (ticks - back_rest) / drain
@@ -87,7 +94,7 @@ end
 local function debit(state, from, now, cost, drain, unit, rests, ceiling, owes)
   local full_rest = rests % 67108864
   local unit_rest = (rests - full_rest) / 67108864
-  local owed, rest = backlog(state, from, now, ceiling, full_rest)
+  local owed, rest = backlog(state, from, now, drain, ceiling, full_rest)
   local function ticks(units)
     local small = units * unit_rest
     return units * unit + (small - small % drain) / drain, small % drain

@@ -4,14 +4,11 @@
 
 #include "gcra.h"
 
-static inline bool leaky_bucket_decide(u128 *state, u64 instant, const Limit *limit, u64 cost) {
-    u128 now = (u128)instant * limit->drain;
-    u128 queued = (u128)cost * limit->unit;
-    if (*state > now)
-        queued += *state - now;
+static inline bool leaky_bucket_decide(u128 *state, u64 now, const Limit *limit, u64 cost) {
+    u128 queued = gcra_ticks_ahead(*state, now, limit) + (u128)cost * limit->unit;
     if (queued > limit->full)
         return gcra_beyond(state, now, limit, cost);
-    *state = now + queued;
+    *state = gcra_instant(queued, now, limit);
     return true;
 }
 

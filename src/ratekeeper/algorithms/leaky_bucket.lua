@@ -10,6 +10,9 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
   local before, before_rest, in_debt = 0, 0, false
   if state ~= '' then
     local empty_at, empty_at_rest = unpack('>I8I4', state, from)
+    if empty_at_rest >= drain then
+      empty_at_rest = drain - 1
+    end
     if empty_at >= MARK then
       empty_at, in_debt = empty_at - MARK, true
     end
@@ -22,7 +25,7 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
   local queued = before + cost * unit + (ticks - rest) / drain
   if queued > full or queued == full and rest > full_rest then
     if not in_debt and (before > full + slack or before == full + slack and before_rest > full_rest) then
-      -- the clock stepped back far, or the burst was lowered
+      -- the clock stepped back far, or the limit was changed
       state, ahead = pack('>I8I4', now + full + slack, full_rest), true
     end
     return state, false, from + 12

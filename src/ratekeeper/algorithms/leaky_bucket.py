@@ -20,10 +20,13 @@ from __future__ import annotations
 
 from ratekeeper.algorithms.gcra import (
     EMPTY,
+    FRACTION,
+    TICKS,
     backlog,
     beyond,
     debit,
     debt,
+    instant,
     refund,
     remaining,
     reset_after,
@@ -38,15 +41,15 @@ __all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "re
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
-    now *= limit.drain
+    drain = limit.drain
+    empty_at = state >> FRACTION
     queued = cost * limit.unit
-    if state > now:
-        queued += state - now
+    if empty_at >= now:
+        rest = state & TICKS
+        queued += (empty_at - now) * drain + (rest if rest < drain else drain - 1)
     if queued > limit.full:
-        if state > now + limit.ceiling:
-            return beyond(state, now, limit, cost)
-        return state, False
-    return now + queued, True
+        return beyond(state, now, limit, cost)
+    return (now + queued << FRACTION if drain == 1 else instant(queued, now, limit)), True
 
 
 def delay(state: int, now: int, limit: Limit, cost: int) -> int:

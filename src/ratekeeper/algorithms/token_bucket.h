@@ -4,14 +4,11 @@
 
 #include "gcra.h"
 
-static inline bool token_bucket_decide(u128 *state, u64 instant, const Limit *limit, u64 cost) {
-    u128 now = (u128)instant * limit->drain;
-    u128 missing = (u128)cost * limit->unit;
-    if (*state > now)
-        missing += *state - now;
+static inline bool token_bucket_decide(u128 *state, u64 now, const Limit *limit, u64 cost) {
+    u128 missing = gcra_ticks_ahead(*state, now, limit) + (u128)cost * limit->unit;
     if (missing > limit->full) /* fewer tokens than none */
         return gcra_beyond(state, now, limit, cost);
-    *state = now + missing;
+    *state = gcra_instant(missing, now, limit);
     return true;
 }
 

@@ -10,6 +10,9 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
   local before, before_rest, in_debt = full, full_rest, false
   if state ~= '' then
     local full_at, full_at_rest = unpack('>I8I4', state, from)
+    if full_at_rest >= drain then
+      full_at_rest = drain - 1
+    end
     if full_at >= MARK then
       full_at, in_debt = full_at - MARK, true
     end
@@ -27,7 +30,7 @@ local function decide(state, from, now, cost, drain, unit, rests, full, slack)
     tokens, rest = tokens - 1, rest + drain
   end
   if tokens < 0 then
-    if before < -slack and not in_debt then -- the clock stepped back far, or the burst was lowered
+    if before < -slack and not in_debt then -- the clock stepped back far, or the limit was changed
       state, ahead = pack('>I8I4', now + full + slack, full_rest), true
     end
     return state, false, from + 12

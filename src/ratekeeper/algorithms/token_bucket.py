@@ -21,11 +21,14 @@ from __future__ import annotations
 
 from ratekeeper.algorithms.gcra import (
     EMPTY,
+    FRACTION,
+    TICKS,
     backlog,
     beyond,
     debit,
     debt,
     delay,
+    instant,
     refund,
     remaining,
     reset_after,
@@ -40,12 +43,12 @@ __all__ = ["EMPTY", "backlog", "debit", "debt", "decide", "delay", "refund", "re
 
 
 def decide(state: int, now: int, limit: Limit, cost: int) -> tuple[int, bool]:
-    now *= limit.drain
-    tokens = limit.full - cost * limit.unit
-    if state > now:
-        tokens -= state - now
-    if tokens < 0:
-        if state > now + limit.ceiling:
-            return beyond(state, now, limit, cost)
-        return state, False
-    return now + limit.full - tokens, True
+    drain = limit.drain
+    full_at = state >> FRACTION
+    missing = cost * limit.unit
+    if full_at >= now:
+        rest = state & TICKS
+        missing += (full_at - now) * drain + (rest if rest < drain else drain - 1)
+    if missing > limit.full:  # fewer tokens than none
+        return beyond(state, now, limit, cost)
+    return (now + missing << FRACTION if drain == 1 else instant(missing, now, limit)), True

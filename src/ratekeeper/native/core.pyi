@@ -73,7 +73,7 @@ class Prepared:
 def terms(limit: Limit | LimitSet, /) -> object: ...
 def read_buckets(
     reply: bytes,
-    rows: tuple[tuple[Any, object, int, int, dict[Any, Any]], ...],
+    rows: tuple[tuple[Any, object, int, dict[Any, Any]], ...],
     keys: tuple[str | bytes, ...],
     sent: int,
     most: int,

@@ -1,8 +1,8 @@
 /* The numbers that all rules share: whole microseconds, whole ticks, and one limit's terms.
  *
  * Law: no floats, no rounding.  An instant is below MOST_NOW microseconds and a limit keeps limit.py's bounds,
- * so a bucket's state, (now + recovery + period) * drain or twice MOST_NOW * drain, stays below 2^79 and nothing here
- * can overflow.
+ * so a bucket's state, an instant below twice MOST_NOW and 26 bits of ticks, stays below 2^79 and nothing here can
+ * overflow.
  * No Python.h: a plain C program can run every rule.
  */
 #ifndef RATEKEEPER_NUMBERS_H

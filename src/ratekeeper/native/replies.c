@@ -14,25 +14,25 @@ static u64 big_endian(const unsigned char *bytes, int count) {
     return number;
 }
 
-/* whole * drain + rest, which may need more than 64 bits. */
-static PyObject *state_of_record(u64 whole, u64 drain, u64 rest) {
-    u64 state;
-    if (!__builtin_mul_overflow(whole, drain, &state) && !__builtin_add_overflow(state, rest, &state))
-        return PyLong_FromUnsignedLongLong(state);
-    PyObject *a = PyLong_FromUnsignedLongLong(whole), *b = PyLong_FromUnsignedLongLong(drain);
-    PyObject *product = a && b ? PyNumber_Multiply(a, b) : NULL, *c = PyLong_FromUnsignedLongLong(rest);
-    PyObject *sum = product && c ? PyNumber_Add(product, c) : NULL;
+/* A state, which needs more than 64 bits. */
+static PyObject *state_of_record(u64 whole, u64 rest) {
+    PyObject *a = PyLong_FromUnsignedLongLong(whole), *b = PyLong_FromLong(FRACTION);
+    PyObject *state = a && b ? PyNumber_Lshift(a, b) : NULL;
     Py_XDECREF(a);
     Py_XDECREF(b);
-    Py_XDECREF(c);
-    Py_XDECREF(product);
-    return sum;
+    if (state && rest) {
+        PyObject *shifted = state, *c = PyLong_FromUnsignedLongLong(rest);
+        state = c ? PyNumber_Or(shifted, c) : NULL;
+        Py_XDECREF(c);
+        Py_DECREF(shifted);
+    }
+    return state;
 }
 
-/* Let `layout` remember the state of `key`; `row` is (layout, terms, drain, cost, refusals). */
+/* Let `layout` remember the state of `key`; `row` is (layout, terms, cost, refusals). */
 static bool remember(State *state, PyObject *row, PyObject *key, PyObject *now, PyObject *seen, PyObject *value,
                      PyObject *sent, Py_ssize_t most) {
-    PyObject *layout = PyTuple_GetItem(row, 0), *refusals = PyTuple_GetItem(row, 4);
+    PyObject *layout = PyTuple_GetItem(row, 0), *refusals = PyTuple_GetItem(row, 3);
     PyObject *recent = layout ? PyObject_GetAttr(layout, state->recent) : NULL;
     bool done = recent && refusals && PyDict_SetItem(recent, key, value) == 0 &&
                 PyObject_SetAttr(layout, state->seen, seen) == 0;
@@ -47,7 +47,7 @@ static bool remember(State *state, PyObject *row, PyObject *key, PyObject *now, 
         PyObject *cache = PyObject_GetAttrString(layout, "refusals");
         PyObject *noted = cache ? PyObject_CallMethod(cache, "admitted", "OOOOOO", key,
                                                       ((TermsObject *)PyTuple_GetItem(row, 1))->limit,
-                                                      PyTuple_GetItem(row, 3), value, now, sent)
+                                                      PyTuple_GetItem(row, 2), value, now, sent)
                                 : NULL;
         done = noted;
         Py_XDECREF(cache);
@@ -81,16 +81,15 @@ PyObject *read_buckets(PyObject *module, PyObject *args) {
     PyObject *decisions = seen ? PyTuple_New(count) : NULL;
     for (Py_ssize_t index = 0; decisions && index < count; index++, bytes += RECORD) {
         PyObject *row = PyTuple_GetItem(rows, index), *key = PyTuple_GetItem(keys, index), *decision = NULL;
-        if (!PyTuple_Check(row) || PyTuple_Size(row) != 5 || Py_TYPE(PyTuple_GetItem(row, 1)) != state->terms_type ||
-            !PyDict_Check(PyTuple_GetItem(row, 4))) {
-            PyErr_SetString(PyExc_TypeError, "read_buckets: expected (layout, terms, drain, cost, refusals)");
+        if (!PyTuple_Check(row) || PyTuple_Size(row) != 4 || Py_TYPE(PyTuple_GetItem(row, 1)) != state->terms_type ||
+            !PyDict_Check(PyTuple_GetItem(row, 3))) {
+            PyErr_SetString(PyExc_TypeError, "read_buckets: expected (layout, terms, cost, refusals)");
         } else {
-            u64 drain = PyLong_AsUnsignedLongLong(PyTuple_GetItem(row, 2));
-            u64 cost = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(PyTuple_GetItem(row, 3));
+            u64 cost = PyLong_AsUnsignedLongLong(PyTuple_GetItem(row, 2));
             u64 whole = big_endian(bytes + 8, 8), rest = big_endian(bytes + 16, 4);
-            PyObject *value = PyErr_Occurred() ? NULL : state_of_record(whole, drain, rest);
+            PyObject *value = PyErr_Occurred() ? NULL : state_of_record(whole, rest);
             Evidence evidence = {false, true, {0, 0, 0}};
-            split((u128)whole * drain + rest, evidence.word);
+            split((u128)whole << FRACTION | rest, evidence.word);
             if (value && remember(state, row, key, now, seen, value, sent, most))
                 decision = decision_from((TermsObject *)PyTuple_GetItem(row, 1), &evidence, true, instant, cost);
             Py_XDECREF(value);

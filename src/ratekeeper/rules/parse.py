@@ -17,7 +17,7 @@ from ratekeeper.rules.parse_rule import RuleParser
 from ratekeeper.rules.parse_values import ValueParser
 from ratekeeper.rules.schema import RULES
 from ratekeeper.rules.settings import Settings
-from ratekeeper.rules.validate import Attempts, Place, fits
+from ratekeeper.rules.validate import Attempts, NeedlessKey, Place, fits, without
 from ratekeeper.rules.warn import warn
 
 if TYPE_CHECKING:
@@ -36,8 +36,14 @@ def parse(
         raise InvalidInput(f"functions: expected a dictionary of functions by their names, got {shown(functions)}.")
     attempt = Attempts()
     attempt(fits, root, content, RULES)
-    unfit = {mistake.keys[1] for mistake in attempt.mistakes if len(mistake.keys) > 1 and mistake.keys[0] == "rules"}
-    if len(unfit) < len({mistake.keys[:2] for mistake in attempt.mistakes}):
+    mistakes = []
+    for mistake in attempt.mistakes:
+        if isinstance(mistake, NeedlessKey):
+            content = dict(without(content, mistake.keys))
+        else:
+            mistakes.append(mistake)
+    unfit = {mistake.keys[1] for mistake in mistakes if len(mistake.keys) > 1 and mistake.keys[0] == "rules"}
+    if len(unfit) < len({mistake.keys[:2] for mistake in mistakes}):
         attempt.finish()  # what is wrong outside of the rules would make other settings look wrong
     values = ValueParser(functions)
     identities = IdentityParser(root, content, values, folder or Path())

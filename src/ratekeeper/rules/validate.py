@@ -48,7 +48,9 @@ class Place:
         """The same place, where errors name the rule."""
         return Place(self.text, rule if isinstance(rule, str) else "", self.keys, self.locate)
 
-    def refuse(self, expected: str, value: object = None, advice: str = "") -> NoReturn:
+    def refuse(
+        self, expected: str, value: object = None, advice: str = "", error: type[InvalidRules] = InvalidRules
+    ) -> NoReturn:
         got = f", got {shown(value)}" if value is not None else ""
         if value is not None and SECRET_KEYS.search(self.text):
             got = f", got {type(value).__name__}"
@@ -61,7 +63,11 @@ class Place:
         if line is not None:
             place += f", line {line}"
         message = f"{place}: expected {expected}{got}.{' ' + advice if advice else ''}"
-        raise InvalidRules(message, place=place, keys=self.keys, line=line)
+        raise error(message, place=place, keys=self.keys, line=line)
+
+
+class NeedlessKey(InvalidRules):
+    """A key that means nothing and resembles nothing: the rest of the file is read as if it were not there."""
 
 
 class Attempts:
@@ -142,7 +148,9 @@ def fits_table(place: Place, value: dict[str, Any], schema: Schema) -> None:
             attempt(fits, place.key(name), item, properties[name])
         elif schema.get("additionalProperties") is False:
             suggestion = did_you_mean(str(name), properties).strip()
-            attempt(unknown(place, name).refuse, f"one of {', '.join(properties)}", name, suggestion or "Take it out.")
+            kind = InvalidRules if suggestion else NeedlessKey
+            expected = f"one of {', '.join(properties)}"
+            attempt(unknown(place, name).refuse, expected, name, suggestion or "Take it out.", kind)
         elif isinstance(schema.get("additionalProperties"), dict):
             attempt(fits, place.key(name), item, schema["additionalProperties"])
     for name in schema.get("required", ()):
@@ -157,6 +165,18 @@ def fits_table(place: Place, value: dict[str, Any], schema: Schema) -> None:
 def unknown(place: Place, name: str) -> Place:
     """The table around an unknown key, at the line of the key."""
     return Place(place.text, place.rule, (*place.keys, name), place.locate)
+
+
+def without(value: Any, keys: Keys) -> Any:
+    """A copy of ``value`` in which the key at this place is missing."""
+    first, *rest = keys
+    if isinstance(value, dict):
+        return {
+            name: without(item, tuple(rest)) if rest and name == first else item
+            for name, item in value.items()
+            if rest or name != first
+        }
+    return [without(item, tuple(rest)) if number == first else item for number, item in enumerate(value)]
 
 
 def is_kind(value: Any, schema: Schema) -> bool:

@@ -167,7 +167,7 @@ class StoreContract:
 
     def test_a_changed_limit_holds_at_once(self) -> None:
         for number, limit in enumerate(self.limits()):
-            self.check(f"k{number}", limit, cost=5)
+            self.check(f"k{number}", limit, cost=2)
             name: Any = limit.algorithm
             raised, lowered = (Limit(count, limit.period_name, algorithm=name, slices=limit.slices) for count in (9, 2))
             assert self.check(f"k{number}", raised, cost=4)
@@ -185,6 +185,17 @@ class StoreContract:
             assert self.check(name, roomy, cost=8)
             assert not self.check(name, tight)
             assert self.check(name, roomy)
+
+    def test_a_changed_count_of_a_bucket_keeps_the_share_that_was_used(self) -> None:
+        for name in BUCKETS:
+            for before, after, left in ((10, 20, 4), (20, 10, 2), (10, 700, 140), (7, 11, 3), (3, 1000, 333)):
+                key = f"{name} {before} {after}"
+                old, new = (Limit(count, self.period, algorithm=name) for count in (before, after))
+                assert self.check(key, old, cost=before * 8 // 10 or 1)
+                assert self.peek(key, new).remaining == left
+                assert self.check(key, new, cost=left)
+                assert not self.check(key, new)
+                assert not self.check(key, old)
 
     def test_any_limit_may_follow_any_other_under_one_name(self) -> None:
         for before in self.limits():

@@ -128,7 +128,13 @@ def test_these_are_the_names_of_old_versions(monkeypatch, version, limit, name, 
     """Else the test above would prove nothing."""
     monkeypatch.setattr(layouts, "VERSION", version)
     present = Limit.layout.fget
-    monkeypatch.setattr(Limit, "layout", property(lambda each: "leases" if each.is_leased else present(each)))
+
+    def old_layout(limit):
+        if limit.algorithm in BUCKETS:
+            return f"bucket:{limit.unit}:{limit.drain}"
+        return "leases" if limit.is_leased else present(limit)
+
+    monkeypatch.setattr(Limit, "layout", property(old_layout))
     layout = layouts.RecordLayout("records", parse_limits(limit))
     assert (layout.name("k") + layout.subjects[0].suffix).decode() == f"rk:records:{name}"
 
@@ -149,6 +155,9 @@ CHANGES = [
     ("3/minute", "3/minute token_bucket"),
     ("3/minute", "1/minute"),
     ("9/minute", "2/minute"),
+    ("7/minute burst 5", "1000/minute"),
+    ("3/minute leaky_bucket", "7/minute token_bucket"),
+    (["3/minute", "9/hour"], ["70/minute", "100/hour"]),
     ("9/minute fixed_window", "2/minute fixed_window"),
     ("9/minute sliding_window", "2/minute sliding_window"),
     ("9/minute sliding_log", "2/minute sliding_log"),

@@ -6,6 +6,7 @@ import subprocess
 import threading
 
 import pytest
+import trio
 
 from ratekeeper import AsyncLimiter, Limiter, native
 from ratekeeper.check import Check
@@ -46,6 +47,21 @@ def test_tls(certificate):
                 assert limiter.store.connections().server.wire.file >= 0  # read ahead of the loop, as a plain one
 
         asyncio.run(main())
+
+        async def on_trio():
+            limiter = AsyncLimiter("9/minute", store=trusting, name="on trio")
+            admitted = []
+
+            async def call():
+                admitted.append(bool(await limiter.check("k")))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(call)
+            assert (admitted.count(True), (await limiter.peek("k")).reason) == (9, "")
+            await limiter.close()
+
+        trio.run(on_trio)
         assert "certificate verify failed" in Limiter("5/minute", store=url).check("k").reason.lower()
         limiter = Limiter("5/minute", store=f"{url}&tls_verify=off")
         assert (limiter.check("k").reason, limiter.peek("k").remaining) == ("", 1)

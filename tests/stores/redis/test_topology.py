@@ -6,6 +6,7 @@ import threading
 from time import monotonic
 
 import pytest
+import trio
 
 from ratekeeper import AsyncLimiter, Limit, Limiter, StoreUnavailable
 from ratekeeper.check import Check
@@ -314,3 +315,24 @@ def test_the_log_says_that_others_serve_the_slots_of_a_dead_master(caplog):
         "redis://127.0.0.1:1: other nodes serve its slots now"
     ]
     store.close()
+
+
+@pytest.mark.parametrize("topology", ["redis_sentinel", "redis_cluster"])
+def test_tasks_of_trio_get_exactly_the_limit(request, topology):
+    url = request.getfixturevalue(topology).url
+
+    async def main():
+        store = AsyncRedisStore(url, prefix=f"t{next(prefixes)}", deadline=10)
+        limiter = AsyncLimiter("9/hour", store=store)
+        answers = []
+
+        async def call():
+            answers.append(await limiter.check("k"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(call)
+        assert [sum(map(bool, answers)), {answer.reason for answer in answers}] == [9, {""}]
+        await store.close()
+
+    trio.run(main)

@@ -2,7 +2,9 @@
 // A test runs them side by side with the Python rules.
 "use strict";
 
-const MOST_DRAIN = 1n << 26n;
+const FRACTION = 26n; // bits of the ticks in the state of a bucket
+const MOST_DRAIN = 1n << FRACTION;
+const TICKS = MOST_DRAIN - 1n;
 const MOST_TICKS = 1n << 52n;
 const FIELD = 52n;
 const MASK = (1n << FIELD) - 1n;
@@ -69,27 +71,31 @@ function makeLimit(algorithm, count, micros, burst, slices, calendar) {
   return { algorithm, count, micros, burst: capacity, slices: BigInt(slices || 1), unit, drain, full, ceiling, calendar: calendar ? makeCalendar(calendar) : null };
 }
 
-// A refusal leaves the state as it is, unless the clock stepped back far or the burst was lowered.
-const refuse = (state, now, limit) => [min(state, now + limit.ceiling), false];
+// The ticks from now to the state of a bucket; 0 if it has passed.
+function ticksAhead(state, now, limit) {
+  const ahead = state - (now << FRACTION);
+  return ahead > 0n ? (ahead >> FRACTION) * limit.drain + min(ahead & TICKS, limit.drain - 1n) : 0n;
+}
+
+// The state that lies so many ticks after now.
+const instant = (owed, now, limit) => ((now + owed / limit.drain) << FRACTION) | owed % limit.drain;
+
+// A refusal leaves the state as it is, unless the clock stepped back far or the limit was changed.
+const refuse = (state, now, limit) => [ticksAhead(state, now, limit) > limit.ceiling ? instant(limit.ceiling, now, limit) : state, false];
 
 function gcra(state, now, limit, cost) {
-  now *= limit.drain;
-  const tat = (state > now ? state : now) + cost * limit.unit;
-  return tat > now + limit.full ? refuse(state, now, limit) : [tat, true];
+  const tat = ticksAhead(state, now, limit) + cost * limit.unit;
+  return tat > limit.full ? refuse(state, now, limit) : [instant(tat, now, limit), true];
 }
 
 function tokenBucket(state, now, limit, cost) {
-  now *= limit.drain;
-  let tokens = limit.full - cost * limit.unit;
-  if (state > now) tokens -= state - now;
-  return tokens < 0n ? refuse(state, now, limit) : [now + limit.full - tokens, true];
+  const tokens = limit.full - cost * limit.unit - ticksAhead(state, now, limit);
+  return tokens < 0n ? refuse(state, now, limit) : [instant(limit.full - tokens, now, limit), true];
 }
 
 function leakyBucket(state, now, limit, cost) {
-  now *= limit.drain;
-  let queued = cost * limit.unit;
-  if (state > now) queued += state - now;
-  return queued > limit.full ? refuse(state, now, limit) : [now + queued, true];
+  const queued = ticksAhead(state, now, limit) + cost * limit.unit;
+  return queued > limit.full ? refuse(state, now, limit) : [instant(queued, now, limit), true];
 }
 
 const fixedWindow = (state, now, limit, cost) => countIn(now / limit.micros, state, limit, cost);
@@ -160,8 +166,7 @@ function slidingWindow(state, now, limit, cost) {
 
 // Microseconds until the turn of a call that left a leaky bucket in `state`.
 function delay(state, now, limit, cost) {
-  const ahead = state - now * limit.drain;
-  const backlog = min(limit.ceiling, ahead > 0n ? ahead : 0n);
+  const backlog = min(limit.ceiling, ticksAhead(state, now, limit));
   const excess = backlog - cost * limit.unit;
   return excess > 0n ? (excess + limit.drain - 1n) / limit.drain : 0n;
 }

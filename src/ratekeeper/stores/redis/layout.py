@@ -14,6 +14,7 @@ from struct import Struct
 from time import time_ns
 
 from ratekeeper.algorithms import BUCKETS
+from ratekeeper.algorithms.gcra import FRACTION
 from ratekeeper.keys import wire
 from ratekeeper.limit import MOST_TICKS, Limit, LimitSet
 from ratekeeper.stores.redis.packed_log import LogSummary, PackedLeases, PackedLog
@@ -104,7 +105,7 @@ def unpack_state(record: bytes, limit: Limit) -> State:
         return rule.EMPTY
     if limit.algorithm in BUCKETS:
         tat, rest = BUCKET_STATE.unpack(record)
-        return tat * limit.drain + rest
+        return tat << FRACTION | rest
     if limit.algorithm == "fixed_window":
         window = int.from_bytes(record[:7], "big") // limit.micros
         return window << rule.BITS | int.from_bytes(record[7:], "big")
@@ -217,7 +218,6 @@ class RecordLayout:
         "byte_names",
         "calendars",
         "digests",
-        "drains",
         "fallback",
         "gives_time",
         "is_leased",
@@ -294,10 +294,9 @@ class RecordLayout:
         self.words: dict[int, bytes] = {}
         # The words of a check of 1; of a calendar empty, as they change with the time.
         self.once = b"" if self.calendars else self.check_words(1)
-        # A record of nothing but buckets is read in one step: its size (0: other limits are in it), and their drains.
+        # A record of nothing but buckets is read in one step; its size is 0 if other limits are in it.
         buckets = self.is_single and self.is_packed and all(part.algorithm in BUCKETS for part in parts)
-        self.drains = tuple([part.drain for part in parts]) if buckets else ()
-        self.unpack = Struct(">Q" + "QI" * len(self.drains)).unpack
+        self.unpack = Struct(">Q" + "QI" * len(parts)).unpack
         self.record_size = self.subjects[0].size if buckets else 0
         self.read_record = self.record_reader()
 
@@ -374,17 +373,17 @@ class RecordLayout:
 
     def bucket_state(self, numbers: Sequence[int]) -> State:
         """The canonical state of a record of nothing but buckets, from the instant and the rest of each."""
-        states = [tat * drain + rest for tat, rest, drain in zip(numbers[::2], numbers[1::2], self.drains, strict=True)]
+        states = [tat << FRACTION | rest for tat, rest in zip(numbers[::2], numbers[1::2], strict=True)]
         return tuple(states) if isinstance(self.limit, LimitSet) else states[0]
 
     def record_reader(self) -> Callable[[bytes], State]:
         """The function that reads the state of a single record, with the least work for the common limits."""
         if self.record_size == STAMP + BUCKET_STATE.size:
-            (drain,), unpack = self.drains, STAMPED_BUCKET.unpack
+            unpack = STAMPED_BUCKET.unpack
 
             def read(record: bytes) -> State:
                 tat, rest = unpack(record)
-                return tat * drain + rest
+                return tat << FRACTION | rest
 
             return read
         limit = self.limit

@@ -26,7 +26,7 @@ import os
 from _thread import allocate_lock
 from weakref import WeakSet
 
-from ratekeeper.algorithms.gcra import MARK
+from ratekeeper.algorithms.gcra import MARK, instant
 from ratekeeper.check import to_cost
 from ratekeeper.errors import InvalidStore, StoreUnavailable
 from ratekeeper.keys import LONGEST, encode
@@ -249,11 +249,11 @@ def returned(state: Any, now: int, limit: Limit, unused: int, at: int) -> Any:
     """
     if limit.algorithm == "fixed_window":
         return limit.rule.refund(state, now, limit, unused, at)
-    if state >= MARK * limit.drain:  # in debt: nothing is left to be given back
+    if state >= MARK:  # in debt: nothing is left to be given back
         return state
     owed = limit.rule.backlog(state, now, limit)
     back = unused * limit.unit - max(0, now - at) * limit.drain
-    return now * limit.drain + max(0, owed - back) if owed and back > 0 else state
+    return instant(max(0, owed - back), now, limit) if owed and back > 0 else state
 
 
 def can_prefetch(limit: Limit | LimitSet) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from asyncio import Future
 from struct import Struct
 
+from ratekeeper.algorithms.gcra import FRACTION
 from ratekeeper.check import Check, to_cost
 from ratekeeper.decision import Decision, new_decision
 from ratekeeper.errors import StoreUnavailable
@@ -57,9 +58,9 @@ class PreparedRequest:
         # Taken, and every record has its fixed size: by far the most common reply.
         now, decisions = int.from_bytes(reply[plan.instant], "big"), []
         numbers, at = plan.unpack(reply) if plan.is_buckets else (), 1
-        for key, (layout, cost, drain, start, end, refusals) in zip(self.encoded, plan.records, strict=True):
+        for key, (layout, cost, start, end, refusals) in zip(self.encoded, plan.records, strict=True):
             if numbers:
-                state = numbers[at] * drain + numbers[at + 1]
+                state = numbers[at] << FRACTION | numbers[at + 1]
                 at += 3
             else:
                 state = layout.read_record(reply[start:end])
@@ -137,17 +138,13 @@ class RedisPlan:
         end = 0
         for layout, cost, _ in self.rows if is_fixed else ():
             start, end = end, end + layout.subjects[0].size
-            drain = layout.drains[0] if layout.drains else 0
-            self.records.append((layout, cost, drain, start, end, layout.refusals.by_key))
+            self.records.append((layout, cost, start, end, layout.refusals.by_key))
         # What the C core reads by itself; empty: the loop in Python does.
         self.bucket_rows: tuple[Any, ...] = ()
         if core is not None and self.is_buckets:
             self.read_buckets = core.read_buckets
             self.bucket_rows = tuple(
-                [
-                    (layout, core.terms(layout.limit), drain, cost, refusals)
-                    for layout, cost, drain, _, _, refusals in self.records
-                ]
+                [(layout, core.terms(layout.limit), cost, refusals) for layout, cost, _, _, refusals in self.records]
             )
         self.fallback: FallbackPlan | None = None
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from struct import Struct
 from time import time_ns
 
+from ratekeeper.algorithms.gcra import FRACTION
 from ratekeeper.decision import Decision, new_decision
 from ratekeeper.limit import LimitSet
 from ratekeeper.stores.redis.layout import LENGTH, MOST_NAMES
@@ -248,7 +249,7 @@ class CheckRequest:
         if size == TAKEN_SIZE and layout.record_size == size:  # one bucket: by far the most common reply
             allowed = True
             now, tat, rest = unpack_taken(reply)
-            state: State = tat * layout.drains[0] + rest
+            state: State = tat << FRACTION | rest
         elif size and size == layout.record_size:
             allowed = True
             now, *numbers = layout.unpack(reply)

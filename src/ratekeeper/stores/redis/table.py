@@ -100,7 +100,7 @@ class AsyncRedisTable(RedisTable):
         layout = self.layout
         self.bucket_rows: tuple[Any, ...] = ()
         if core is not None and layout.record_size == TAKEN_SIZE:
-            self.bucket_rows = ((layout, core.terms(layout.limit), layout.drains[0], 1, layout.refusals.by_key),)
+            self.bucket_rows = ((layout, core.terms(layout.limit), 1, layout.refusals.by_key),)
 
     async def check(self, key: Key, cost: int = 1) -> Decision:  # type: ignore[override]
         """Take ``cost`` for ``key`` if it fits.  A refusal takes nothing."""

@@ -191,6 +191,9 @@ local function returned(record, limits, unused, taken_at)
   local full_rest = c % 67108864
   local unit_rest = (c - full_rest) / 67108864
   local tat, rest = unpack('>I8I4', record, 9)
+  if rest >= drain then
+    rest = drain - 1
+  end
   local owed = tat - now
   if owed < 0 or tat >= MARK then -- in debt: nothing is left to be given back
     return record
