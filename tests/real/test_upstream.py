@@ -52,7 +52,7 @@ def compare(folder, seed, store, redis_server, variables, option):
     configuration = Configuration(chance)
     configuration.write(folder / "config")
     options = EnvoyOptions(compat=True, metadata=True, headers="ratelimit", **({option: True} if option else {}))
-    url = f"{redis_server.url}/0?prefix={seed}" if store == "redis" else None
+    url = f"{redis_server.url}/0?prefix={seed}&deadline=30" if store == "redis" else None
     with (
         upstream(folder, **variables) as port,
         running(envoy_config=folder / "config", envoy=options, grpc=ANY, http=None, store=url) as service,
