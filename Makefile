@@ -65,6 +65,7 @@ real: $(VENV)/.group-real $(VENV)/.group-docs ## run the slow tests on real serv
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
 	@$(PY) scripts/ensure-tools 2>/dev/null | grep '^no ' || true
+	@$(PY) scripts/ensure-upstream-ratelimit 2>/dev/null | grep '^no ' || true
 	@$(PY) scripts/ensure-arq >/dev/null 2>&1 || echo "no arq here: its test is skipped"
 	@RATEKEEPER_REAL_SHORT=$(SHORT) $(PY) -m pytest -m real --timeout 600 $(ARGS) \
 		|| { code=$$?; [ $$code -eq 5 ] && [ ! -d tests/real ]; }

@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ratekeeper import Policy
+from ratekeeper.errors import InvalidInput
 from ratekeeper.service.decider import Decider
 from ratekeeper.service.options import Bounds, Options
 from ratekeeper.service.resp import RespListener
@@ -255,3 +256,81 @@ def test_the_same_answers_from_redis(redis_server):
                 pipe.execute_command("CL.THROTTLE", "far", 9, 10, 3600)
             assert [answer[2] for answer in pipe.execute()] == [*range(9, -1, -1), *[0] * 10]
         redis_server.client(db=4).flushdb()
+
+
+def test_a_transaction_is_refused_before_anything_is_charged(client):
+    """redis-py sends MULTI, the commands and EXEC at once, and reads the replies afterwards."""
+    key = f"tx{client.connection_pool.connection_kwargs['protocol']}"
+    throttle = ("CL.THROTTLE", key, 2, 3, 3600)
+    assert client.execute_command(*throttle)[2] == 2  # from now on it is recognised by its bytes
+    with pytest.raises(redis.ResponseError, match="expected no MULTI before it, as each command decides at once"):
+        client.pipeline(transaction=True).execute_command(*throttle).execute_command(*throttle).execute()
+    assert client.execute_command(*throttle)[2] == 1
+    assert client.pipeline(transaction=False).execute_command(*throttle).execute() == [[0, 3, 0, -1, 3600]]
+
+
+ABORTED = "Transaction discarded because of previous errors: nothing was charged."
+
+
+@pytest.mark.parametrize(
+    ("sent", "reply"),
+    [
+        ("EXEC", "-ERR EXEC without MULTI"),
+        ("DISCARD", "-ERR DISCARD without MULTI"),
+        ("MULTI|MULTI|DISCARD|PING", "+OK|-ERR MULTI calls can not be nested|+OK|+PONG"),
+        (
+            "MULTI|EXEC|PING",
+            "+OK|-EXECABORT Transaction discarded because of previous errors: nothing was charged.|+PONG",
+        ),
+        ("MULTI|RESET|PING", "+OK|+RESET|+PONG"),
+        ("MULTI|QUIT", "+OK|+OK"),
+    ],
+)
+def test_the_frame_of_a_transaction(service, sent, reply):
+    commands = b"".join([b"*1\r\n$%d\r\n%b\r\n" % (len(word), word) for word in sent.encode().split(b"|")])
+    assert talk(service, commands).decode() == reply.replace("|", "\r\n") + "\r\n"
+
+
+def test_del_and_ttl_of_what_throttle_counts(client):
+    one, other = (f"del{n}-{client.connection_pool.connection_kwargs['protocol']}" for n in range(2))
+    assert (client.ttl(one), client.delete(one)) == (-2, 0)
+    for _ in range(3):
+        client.execute_command("CL.THROTTLE", one, 2, 3, 3600)
+    client.execute_command("CL.THROTTLE", one, 9, 10, 60)
+    client.execute_command("CL.THROTTLE", other, 2, 3, 3600)
+    assert (client.ttl(one), client.ttl(other)) == (3600, 1200)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.delete(one, other, "nobody", one).execute_command("CL.THROTTLE", one, 2, 3, 3600)
+    assert pipeline.execute() == [2, [0, 3, 2, -1, 1200]]
+    assert client.ttl(other) == -2
+
+
+def test_reset_forgets_one_limit(client):
+    key = f"reset{client.connection_pool.connection_kwargs['protocol']}"
+    for limit in ("2/hour", "3/hour"):
+        assert client.execute_command("RK.CHECK", key, limit)[2] == int(limit[0]) - 1
+    assert client.execute_command("RK.RESET", key, "2/hour") in (b"OK", True, "OK")
+    assert client.execute_command("RK.CHECK", key, "2/hour", "PEEK")[2] == 2
+    assert client.execute_command("RK.CHECK", key, "3/hour", "PEEK")[2] == 2
+    with pytest.raises(redis.ResponseError, match=r"RK.RESET: expected NAME name, got 'COST'"):
+        client.execute_command("RK.RESET", key, "2/hour", "COST", 1)
+
+
+def test_del_and_ttl_on_redis(redis_server):
+    with (
+        running(resp=ANY, http=None, store=f"{redis_server.url}/0?prefix=resp-del&deadline=30") as service,
+        redis.Redis(port=service.addresses["resp"][1], socket_timeout=60) as client,
+    ):
+        client.execute_command("CL.THROTTLE", "k", 2, 3, 3600)
+        assert 1190 <= client.ttl("k") <= 1200
+        assert (client.delete("k"), client.ttl("k"), client.delete("k")) == (1, -2, 0)
+
+
+def test_del_needs_one_worker():
+    async def refused():
+        listener = RespListener(Decider(Policy.parse({"rules": []}), Options(workers=2)), Bounds())
+        for command in ("DEL", "TTL"):
+            with pytest.raises(InvalidInput, match=f"{command}: expected a service with one worker"):
+                listener.throttled(b"k", command)
+
+    asyncio.run(refused())

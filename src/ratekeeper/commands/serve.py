@@ -43,7 +43,26 @@ def serve(
             help="Store URL, overrides the rules file: memory://, shm://NAME, redis://...",
         ),
     ] = None,
-    envoy_config: Annotated[Path | None, typer.Option(help="Limits from an envoyproxy/ratelimit file.")] = None,
+    envoy_config: Annotated[
+        Path | None, typer.Option(help="Limits from an envoyproxy/ratelimit file, or a folder of them.")
+    ] = None,
+    envoy_compat: Annotated[
+        bool, typer.Option("--envoy-compat", help="Count refused requests too, exactly as envoyproxy/ratelimit.")
+    ] = False,
+    envoy_shadow: Annotated[
+        bool, typer.Option("--envoy-shadow", help="Refuse nothing; statuses say what would be refused.")
+    ] = False,
+    envoy_quota: Annotated[bool, typer.Option("--envoy-quota", help="Put every limit in quota mode.")] = False,
+    envoy_metadata: Annotated[
+        bool, typer.Option("--envoy-metadata", help="Add dynamic metadata to responses.")
+    ] = False,
+    envoy_headers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STYLE",
+            help="Headers for clients: x-ratelimit (the usual), ratelimit, or off if Envoy adds its own.",
+        ),
+    ] = None,
     token: Annotated[
         str | None, typer.Option(envvar="RATEKEEPER_TOKEN", help="Bearer token every caller must send.")
     ] = None,
@@ -104,7 +123,7 @@ def serve(
 
     SIGHUP reloads the rules and the certificates.  SIGTERM finishes the requests in progress, then exits.
     """
-    from ratekeeper.service.options import Bounds, Options, check_token
+    from ratekeeper.service.options import Bounds, EnvoyOptions, Options, check_token
 
     with report_errors():
         set_up_logs(log_format)
@@ -119,6 +138,7 @@ def serve(
             store=store, workers=workers, token=token, admin_token=admin_token, drain=drain, state=state,
             log_format=log_format, allowed_hosts=tuple(allowed_host or ()),
             tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca,
+            envoy=EnvoyOptions(envoy_compat, envoy_shadow, envoy_quota, envoy_metadata, envoy_headers),
             bounds=Bounds(
                 resp_idle_for=resp_idle, names=max_limits, tables=table_memory * 1_048_576,
                 rule_tables=rule_memory * 1_048_576,

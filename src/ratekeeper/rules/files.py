@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class RulesContent(dict[str, Any]):
-    """The content of a rules file, and where each setting is written in it."""
+    """The content of a rules file, where each setting is written in it, and its text."""
 
     locate: Locate
+    text: str
 
 
 def read(path: str | Path) -> RulesContent:
@@ -30,7 +31,7 @@ def read(path: str | Path) -> RulesContent:
         raise InvalidRules(f"cannot read {path.name}: {reason}.", place=str(path)) from error
     suffix = path.suffix.lower()
     content = RulesContent(read_text(text, suffix, path.name))
-    content.locate = locator(text, suffix)
+    content.locate, content.text = locator(text, suffix), text
     return content
 
 

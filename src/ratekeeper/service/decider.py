@@ -81,6 +81,9 @@ class Decider:
         # Cleared whenever rules or overrides change.
         self.caches: list[dict[Any, Any]] = [self.digests]
         self.reload_hooks: list[Callable[[], None]] = []  # read the configuration files of listeners again
+        self.tick_hooks: list[Callable[[], None]] = []  # look whether those files have changed
+        # Each lists the limits of a listener's own file: name, mode and text.
+        self.listed: list[Callable[[], Iterator[tuple[str, str, str]]]] = []
         self.reloading = asyncio.Lock()
         self.is_ready = True
         self.store_answers = True
@@ -176,6 +179,13 @@ class Decider:
 
     # Rules, overrides, health.
 
+    def file_modes(self) -> dict[str, str]:
+        """The mode of each rule, and of each limit of a listener's own file, as the files say it."""
+        modes = {rule.name: rule.mode for rule in self.settings.rules}
+        for limits in self.listed:
+            modes |= {name: mode for name, mode, _ in limits()}
+        return modes
+
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
         """Every space that rules and callers count in, and its limit."""
         yield from self.policy.compiled.places()
@@ -255,6 +265,8 @@ class Decider:
         self.counters.start_minute()
         self.limits.forget_recovered()
         self.retired.tidy()
+        for look in self.tick_hooks:
+            look()
         if self.overrides.refresh():
             self.apply_overrides()
 

@@ -31,12 +31,35 @@ class Bounds:
     log: int = 1_024  # instants that a sliding_log or a concurrency limit of a caller may keep for each key
 
 
+HEADER_STYLES = ("x-ratelimit", "ratelimit", "off")
+
+
+@dataclass(frozen=True)
+class EnvoyOptions:
+    """How the limits of an ``envoy_config`` are answered: the variables of the environment of envoyproxy/ratelimit."""
+
+    compat: bool = False  # count refused requests too, and answer as that service does in every respect
+    shadow: bool = False  # refuse nothing
+    quota: bool = False  # every limit has quota_mode
+    metadata: bool = False  # add dynamic metadata to responses
+    headers: str | None = None  # a style, or None for the usual one
+
+    def __post_init__(self) -> None:
+        if self.headers not in (None, *HEADER_STYLES):
+            raise InvalidInput(f"--envoy-headers: expected {', '.join(HEADER_STYLES)}, got {shown(self.headers)}.")
+
+    @property
+    def header_style(self) -> str:
+        return self.headers or ("off" if self.compat else "x-ratelimit")
+
+
 @dataclass(frozen=True)
 class Options:
     """One service: its rules, its addresses, its store and its tokens."""
 
     rules: Path | None = None
     envoy_config: Path | None = None
+    envoy: EnvoyOptions = field(default_factory=EnvoyOptions)
     http: str | None = "127.0.0.1:8080"
     grpc: str | None = None
     resp: str | None = None
@@ -62,6 +85,8 @@ class Options:
                 raise InvalidInput(
                     f"--allowed-host: expected a name in lower case such as limits.example.com, got {shown(host)}."
                 )
+        if self.envoy_config is None and self.envoy != EnvoyOptions():
+            raise InvalidInput("serve: expected --envoy-config beside the other --envoy options, got none.")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("--tls-cert, --tls-key: expected both or none. Give the certificate and its key.")
         if self.tls_client_ca is not None and self.tls_cert is None:

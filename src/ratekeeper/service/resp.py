@@ -2,9 +2,12 @@
 
     CL.THROTTLE key max_burst count period [quantity]      replies as redis-cell does
     RK.CHECK key limit [COST n] [NAME name] [PEEK]         allowed, limit, remaining, retry_after, reset_after, delay
+    RK.RESET key limit [NAME name]                         forgets what the key has used of a limit
+    DEL key ..., TTL key                                   the same for what CL.THROTTLE counts, and when it recovers
 
 ``RK.CHECK`` replies with times in microseconds, and -1 for a retry that can never pass.  A ``quantity`` of 0 and
-``PEEK`` take nothing.
+``PEEK`` take nothing.  A command decides at once, so a transaction cannot hold one: between ``MULTI`` and ``EXEC``
+every command is refused, and nothing is charged.
 """
 
 from __future__ import annotations
@@ -46,6 +49,10 @@ MOST_REFUSED = 4096  # different refused keys that are counted apart before they
 MOST_TERMS = 1024
 LONGEST_END = 256  # bytes of cached words
 OK = b"+OK\r\n"
+REFUSED_IN_TRANSACTION = (
+    b"-ERR %b: expected no MULTI before it, as each command decides at once and cannot be undone. "
+    b"Send it without a transaction; nothing was charged.\r\n"
+)
 BUSY = b"-TRYAGAIN the service is at capacity\r\n"
 DIGITS = re.compile(rb"\d{1,15}")
 # Before a client has authenticated, as in Redis: enough for AUTH and HELLO.
@@ -77,6 +84,7 @@ class RespConnection(ClientConnection):
             self.parser.most_bytes = min(UNKNOWN_CLIENT_BYTES, listener.bounds.body)
             self.parser.most_words = UNKNOWN_CLIENT_WORDS
         self.version = 2
+        self.is_in_transaction = False
 
     def busy_response(self) -> bytes:
         return b"-ERR max number of clients reached\r\n"
@@ -113,7 +121,7 @@ class RespConnection(ClientConnection):
         refused, lengths = listener.refused, KEY_LENGTHS
         buffer, at = parser.buffer, parser.at
         find, startswith = buffer.find, buffer.startswith
-        is_between = self.is_authenticated and not parser.count
+        is_between = self.is_authenticated and not self.is_in_transaction and not parser.count
         end, terms, last_cached = b"", None, None  # of the last command: the next is often the same
         allowed, size = 0, len(buffer)
         has_command = False
@@ -181,7 +189,7 @@ class RespConnection(ClientConnection):
                 self.reply(self.execute_one(words))
                 if self.is_ending:
                     break
-                is_between = self.is_authenticated
+                is_between = self.is_authenticated and not self.is_in_transaction
             parser.at = at
         finally:
             listener.allowed += allowed
@@ -209,6 +217,8 @@ class RespConnection(ClientConnection):
                 raise ProtocolError(f"expected a Redis client, got {shown(words[0].decode('latin-1')[:16])}")
             if not self.is_authenticated and name not in (b"AUTH", b"HELLO", b"QUIT"):
                 return b"-NOAUTH Authentication required.\r\n"
+            if self.is_in_transaction and name not in (b"MULTI", b"EXEC", b"DISCARD", b"RESET", b"QUIT"):
+                return REFUSED_IN_TRANSACTION % one_line(name.decode("latin-1")[:64])
             command = COMMANDS.get(name)
             if command is not None:
                 return command(self, words)
@@ -294,6 +304,29 @@ class RespConnection(ClientConnection):
     def accept(self, words: Words) -> bytes:
         return OK
 
+    def reset_connection(self, words: Words) -> bytes:
+        self.is_in_transaction = False
+        return b"+RESET\r\n"
+
+    def multi(self, words: Words) -> bytes:
+        """Begin a transaction: clients then wait for the end of it, whatever becomes of the commands inside."""
+        if self.is_in_transaction:
+            return b"-ERR MULTI calls can not be nested\r\n"
+        self.is_in_transaction = True
+        return OK
+
+    def exec(self, words: Words) -> bytes:
+        if not self.is_in_transaction:
+            return b"-ERR EXEC without MULTI\r\n"
+        self.is_in_transaction = False
+        return b"-EXECABORT Transaction discarded because of previous errors: nothing was charged.\r\n"
+
+    def discard(self, words: Words) -> bytes:
+        if not self.is_in_transaction:
+            return b"-ERR DISCARD without MULTI\r\n"
+        self.is_in_transaction = False
+        return OK
+
     def client(self, words: Words) -> bytes:
         second = words[1].upper() if len(words) > 1 else b""
         return b":%d\r\n" % (id(self) % 2**31) if second == b"ID" else OK
@@ -316,7 +349,10 @@ COMMANDS: dict[bytes, Callable[[RespConnection, Words], bytes]] = {
     b"ECHO": RespConnection.echo,
     b"QUIT": RespConnection.quit,
     b"SELECT": RespConnection.accept,
-    b"RESET": RespConnection.accept,
+    b"RESET": RespConnection.reset_connection,
+    b"MULTI": RespConnection.multi,
+    b"EXEC": RespConnection.exec,
+    b"DISCARD": RespConnection.discard,
     b"CLIENT": RespConnection.client,
     b"COMMAND": RespConnection.empty,
     b"CONFIG": RespConnection.config,
@@ -425,6 +461,70 @@ class RespListener(Listener):
             self.remember(self.check_terms, words, named.table, cost, partial(self.counted_reply, named))
         return self.ask(operation, check, check_reply)
 
+    def reset(self, words: Words) -> AnyReply:
+        """RK.RESET."""
+        if len(words) not in (3, 5):
+            return wrong_number(words)
+        if len(words) == 5 and words[3].upper() != b"NAME":
+            raise InvalidInput(f"RK.RESET: expected NAME name, got {shown(words[3].decode('latin-1'))}.")
+        name = plain_text(words[4], "NAME") if len(words) == 5 else None
+        named = self.decider.limits.find(None, plain_text(words[2], "limit"), name)
+        self.calls += 1
+        plan = (Check(named.name, encode(text_of(words[1])), named.limit, 1),)
+        return self.ask_all("reset", plan, lambda _: OK)
+
+    def throttled(self, word: bytes, command: str) -> tuple[Check, ...]:
+        """A check of a key under each limit that CL.THROTTLE was called with since the service started."""
+        if self.decider.options.workers > 1:
+            raise InvalidInput(
+                f"{command}: expected a service with one worker, as each knows only the limits of its own callers. "
+                f"Use {'RK.RESET key limit' if command == 'DEL' else 'RK.CHECK key limit PEEK'}."
+            )
+        key = encode(text_of(word))
+        limits = {named.limit: None for (rule, _, _), named in self.decider.limits.by_name.items() if rule == SPACE}
+        return tuple([Check(SPACE, key, limit, 1) for limit in limits])
+
+    def delete(self, words: Words) -> AnyReply:
+        """DEL: how many of the keys had used anything, before they were forgotten."""
+        if len(words) < 2:
+            return wrong_number(words)
+        plans = [self.throttled(word, "DEL") for word in dict.fromkeys(words[1:])]
+        whole = tuple([check for plan in plans for check in plan])
+        self.calls += 1
+        if not whole:
+            return b":0\r\n"
+
+        def reply(decisions: tuple[Decision, ...]) -> bytes:
+            each = len(plans[0])
+            parts = [decisions[at : at + each] for at in range(0, len(decisions), each)]
+            return b":%d\r\n" % sum([any(decision.reset_after for decision in part) for part in parts])
+
+        found = self.decider.ask("peek", whole)
+        if not hasattr(found, "__await__"):  # at once, as a command of the same pipeline may count on it
+            self.decider.ask("reset", whole)
+            return reply(found)
+
+        async def forget() -> tuple[Decision, ...]:
+            decisions: tuple[Decision, ...] = await found
+            await self.decider.ask("reset", whole)
+            return decisions
+
+        return PendingResponse(forget(), reply, self.error_reply)
+
+    def time_to_live(self, words: Words) -> AnyReply:
+        """TTL: seconds until the key has recovered, rounded up; -2 if it has."""
+        if len(words) != 2:
+            return wrong_number(words)
+        plan = self.throttled(words[1], "TTL")
+        self.calls += 1
+        if not plan:
+            return b":-2\r\n"
+
+        def reply(decisions: tuple[Decision, ...]) -> bytes:
+            return b":%d\r\n" % (ceil(max([decision.reset_after for decision in decisions])) or -2)
+
+        return self.ask_all("peek", plan, reply)
+
     def counted_reply(self, named: NamedLimit, word: bytes, decision: Decision) -> bytes:
         """Count the decision on a cached RK.CHECK, and reply with it."""
         self.calls += 1
@@ -444,6 +544,12 @@ class RespListener(Listener):
             return encode_reply(b"", decision)
 
         outcome = self.decider.ask(operation, (check,))
+        if hasattr(outcome, "__await__"):
+            return PendingResponse(outcome, respond, self.error_reply)
+        return respond(outcome)
+
+    def ask_all(self, operation: str, plan: tuple[Check, ...], respond: Callable[[Any], bytes]) -> AnyReply:
+        outcome = self.decider.ask(operation, plan)
         if hasattr(outcome, "__await__"):
             return PendingResponse(outcome, respond, self.error_reply)
         return respond(outcome)
@@ -529,4 +635,7 @@ def encoded(value: Any) -> bytes:
 LIMIT_COMMANDS: dict[bytes, Callable[[RespListener, Words], AnyReply]] = {
     b"CL.THROTTLE": RespListener.throttle,
     b"RK.CHECK": RespListener.check,
+    b"RK.RESET": RespListener.reset,
+    b"DEL": RespListener.delete,
+    b"TTL": RespListener.time_to_live,
 }

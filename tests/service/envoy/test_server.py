@@ -125,7 +125,6 @@ def test_envoy_can_send_a_limit_along(ask):
     [
         (asked({"a": "b"}, domain=""), "domain: expected text, got nothing. Set it in the Envoy filter."),
         (asked(), "descriptors: expected 1 to 100 of them."),
-        (asked({}), "descriptor: expected at least one entry, each with a key."),
     ],
 )
 def test_a_mistake_is_an_error(ask, request_, message):
@@ -230,5 +229,74 @@ def is_read(sent):
         request = rls_pb2.RateLimitRequest.FromString(sent)
     except DecodeError:
         return False
-    described = [one for one in request.descriptors if one.entries and all(entry.key for entry in one.entries)]
-    return bool(request.domain) and 0 < len(request.descriptors) == len(described)
+    has_units = all(one.limit.unit in range(1, 8) for one in request.descriptors if one.HasField("limit"))
+    return bool(request.domain) and bool(request.descriptors) and (has_units or request.domain != "edge")
+
+
+def limit_of(count):
+    return f"domain: edge\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {count}}}}}\n"
+
+
+def test_a_swapped_link_of_a_config_map_is_noticed(tmp_path, caplog):
+    """Kubernetes writes a new folder, and swaps the link that leads to it; the files' own links stay."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+
+    def publish(version, text):
+        folder = mounted / f"..{version}"
+        folder.mkdir()
+        (folder / "limits.yaml").write_text(text)
+        (mounted / "..new").symlink_to(folder.name)
+        (mounted / "..new").replace(mounted / "..data")
+
+    publish(1, limit_of(5))
+    (mounted / "limits.yaml").symlink_to("..data/limits.yaml")
+    with running(envoy_config=mounted, grpc=ANY, http=None, still=True) as service, connected(service) as channel:
+        ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
+        limits = service.worker.listeners[0].limits
+
+        async def follow():
+            limits.look_for_changes()
+            if limits.following is not None:
+                await limits.following
+
+        def count():
+            return ask(asked({"user": "u"})).statuses[0].current_limit.requests_per_unit
+
+        service.run(follow())
+        assert (count(), count(), limits.following) == (5, 5, None)
+        publish(2, limit_of(9))
+        service.run(follow())
+        assert count() == 9
+        publish(3, "domain: [")
+        service.run(follow())
+        assert count() == 9
+        assert service.worker.decider.counters.reloads == {"done": 1, "failed": 1}
+        publish(4, limit_of(7))
+        service.run(follow())
+        assert count() == 7
+
+
+def test_limits_of_a_file_are_in_status_and_can_be_switched(tmp_path):
+    config = tmp_path / "limits.yaml"
+    config.write_text(limit_of(1))
+    with (
+        running(envoy_config=config, grpc=ANY, admin_token="admin", still=True) as service,
+        connected(service) as channel,
+    ):
+        ask = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit
+        assert [ask(asked({"user": "u"})).overall_code for _ in range(2)] == [OK, OVER]
+
+        def row():
+            service.worker.routes.dashboard.tick()
+            (found,) = service.call("GET", "/v1/status")[2]["table"]
+            return found
+
+        assert (row()["name"], row()["mode"], row()["limit"]) == ("edge.user", "enforce", {"everybody": "1/day"})
+        assert row()["totals"] == {"allowed": 1, "refused": 1}
+        token = {"authorization": "Bearer admin"}
+        switch = {"rule": "edge.user", "mode": "shadow"}
+        assert service.call("POST", "/v1/admin/switch", switch, token)[2] == {"rule": "edge.user", "mode": "shadow"}
+        assert ask(asked({"user": "u"})).overall_code == OK
+        assert (row()["mode"], row()["file_mode"]) == ("shadow", "enforce")
+        assert service.call("POST", "/v1/admin/switch", {"rule": "edge.nobody"}, token)[0] == 400

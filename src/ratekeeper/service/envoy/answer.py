@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 OK, OVER = 1, 2  # RateLimitResponse.Code
 MOST_REMAINING = 2**32 - 1
+HEADERS: dict[str, tuple[bytes, ...]] = {  # by style: the names of limit, remaining and seconds until the reset
+    "x-ratelimit": (b"x-ratelimit-limit", b"x-ratelimit-remaining", b"x-ratelimit-reset"),
+    "ratelimit": (b"RateLimit-Limit", b"RateLimit-Remaining", b"RateLimit-Reset"),
+    "off": (),
+}
 
 
 def length_delimited(tag: bytes, inner: bytes) -> bytes:
@@ -26,8 +31,11 @@ def header(name: bytes, value: int) -> bytes:
     return b"\x1a%c\x0a%c%b\x12%c%b" % (len(name) + len(text) + 4, len(name), name, len(text), text)
 
 
-def response(current: bytes, decision: Decision, reset: float, retry: float | None) -> bytes:
-    """The response for one descriptor; ``current`` is its serialized limit, ``reset`` and ``retry`` are seconds."""
+def response(current: bytes, decision: Decision, reset: float, retry: float | None, names: tuple[bytes, ...]) -> bytes:
+    """The response for one descriptor; ``current`` is its serialized limit, ``reset`` and ``retry`` are seconds.
+
+    ``names`` are those of its headers.
+    """
     code = OK if decision.allowed else OVER
     micros = round(reset * SECOND)
     seconds, nanos = micros // SECOND, micros % SECOND * 1000
@@ -42,9 +50,11 @@ def response(current: bytes, decision: Decision, reset: float, retry: float | No
     parts = [b"\x08%c" % code, length_delimited(b"\x12", status)]
     if code == OVER and retry is not None:
         parts.append(header(b"retry-after", max(1, -int(-retry // 1))))
-    parts += [
-        header(b"x-ratelimit-limit", decision.limit),
-        header(b"x-ratelimit-remaining", remaining),
-        header(b"x-ratelimit-reset", -int(-reset // 1)),
-    ]
+    if names:
+        limit, left, seconds_left = names
+        parts += [
+            header(limit, decision.limit),
+            header(left, remaining),
+            header(seconds_left, -int(-reset // 1)),
+        ]
     return b"".join(parts)

@@ -6,22 +6,17 @@ It needs the HTTP/2 session in C; where that was not built, grpcio serves.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from ratekeeper.errors import StoreUnavailable
 from ratekeeper.protobuf import read_fields, write_number
-from ratekeeper.service.envoy.config import load
-from ratekeeper.service.envoy.server import NAME, RateLimits
+from ratekeeper.service.envoy.rate_limits import open_limits
+from ratekeeper.service.envoy.server import NAME
 from ratekeeper.service.http2_listener import CallFailed, Http2Listener, StreamingMethod
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from ratekeeper.service.decider import Decider
     from ratekeeper.service.http2_listener import StreamCall
     from ratekeeper.service.options import Options
@@ -31,29 +26,6 @@ INVALID_ARGUMENT, NOT_FOUND = 3, 5  # codes of gRPC
 HEALTH_CHECK, HEALTH_WATCH = (f"/{health.SERVICE_NAME}/{method}".encode() for method in ("Check", "Watch"))
 REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo".encode()
 SHOULD_RATE_LIMIT = f"/{NAME}/ShouldRateLimit".encode()
-
-
-class AbortedCall(CallFailed, grpc.aio.AbortError):
-    """The end of a call by its code, as grpcio's servers end it."""
-
-
-class CallContext:
-    """What a call of grpcio's server has of its context."""
-
-    async def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
-        raise AbortedCall(code.value[0], text)
-
-
-CONTEXT = CallContext()
-
-
-def should_rate_limit(limits: RateLimits, raw: bytes) -> bytes | Awaitable[bytes]:
-    """RateLimitService.ShouldRateLimit: at once if no store must be asked."""
-    try:
-        answer = limits.answer_now(raw)
-    except StoreUnavailable as error:
-        raise CallFailed(grpc.StatusCode.UNAVAILABLE.value[0], f"the store does not answer: {error.why}") from None
-    return limits.answer(raw, CONTEXT) if answer is None else answer
 
 
 class HealthChecks(StreamingMethod):
@@ -119,12 +91,10 @@ class Http2EnvoyListener(Http2Listener):
     """The rate limit service for Envoy."""
 
     def __init__(self, decider: Decider, options: Options) -> None:
-        descriptors = load(options.envoy_config) if options.envoy_config is not None else None
-        self.limits = RateLimits(decider, descriptors)
+        self.limits = open_limits(decider, options)
         self.checks = HealthChecks()
-        self.config = options.envoy_config
         super().__init__(
-            {SHOULD_RATE_LIMIT: partial(should_rate_limit, self.limits), HEALTH_CHECK: self.checks.check},
+            {SHOULD_RATE_LIMIT: self.limits.call, HEALTH_CHECK: self.checks.check},
             {HEALTH_WATCH: self.checks, REFLECTION: Reflection()},
             options.bounds,
             options.token,
@@ -132,13 +102,6 @@ class Http2EnvoyListener(Http2Listener):
             decider.counters.turned_away,
             decider.faults,
         )
-        decider.reload_hooks.append(self.reload)
-
-    def reload(self) -> None:
-        """Read the configuration again; a file with a mistake raises InvalidRules, and the present limits stay."""
-        if self.config is not None:
-            self.limits.descriptors = load(self.config)
-            self.limits.questions.clear()
 
     async def fail_health(self) -> None:
         self.checks.fail()

@@ -48,15 +48,16 @@ class Admin:
             return problem(400, str(error))
 
     def set_mode(self, call: Call) -> bytes:
-        """Override the mode of a rule; null restores the mode of the rules file."""
+        """Override the mode of a rule, or of a limit of an Envoy file; null restores the mode of the file."""
         body = body_of(call)
         expect_fields(body, frozenset({"rule", "mode"}))
         name, mode = body.get("rule"), body.get("mode")
-        if name not in [rule.name for rule in self.decider.settings.rules]:
+        modes = self.decider.file_modes()
+        if not isinstance(name, str) or name not in modes:
             raise InvalidInput(f"rule: expected the name of a rule, got {shown(name)}.")
-        self.decider.overrides.set(str(name), mode)
+        self.decider.overrides.set(name, mode)
         self.decider.apply_overrides()
-        in_force = next(rule.mode for rule in self.decider.policy.rules if rule.name == name)
+        in_force = self.decider.overrides.mode(name, modes[name])
         return response(200, as_json({"rule": name, "mode": in_force}))
 
     def kill(self, call: Call) -> bytes:

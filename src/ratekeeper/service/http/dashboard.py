@@ -87,7 +87,7 @@ class Dashboard:
             self.history.append(point)
         self.previous = totals
         decider, headroom = self.decider, counters.headroom
-        file_modes = {rule.name: rule.mode for rule in decider.settings.rules}
+        file_modes = decider.file_modes()
         self.latest = {
             **point,
             "killed": decider.overrides.is_killed,
@@ -110,6 +110,10 @@ class Dashboard:
                 {**described(rule), "file_mode": file_modes.get(rule.name, rule.mode),
                  "totals": totals.get(rule.name, {}), "headroom": headroom.get(rule.name, 1.0)}
                 for rule in decider.policy.rules
+            ] + [
+                {**listed(name, decider.overrides.mode(name, mode), limit), "file_mode": mode,
+                 "totals": totals.get(name, {}), "headroom": headroom.get(name, 1.0)}
+                for limits in decider.listed for name, mode, limit in limits()
             ],
             "can_admin": decider.options.admin_token is not None,
         }  # fmt: skip
@@ -146,6 +150,19 @@ def described(rule: Rule) -> dict[str, Any]:
         "limit": {tier or "everybody": limit for tier, limit in rule.limit_texts.items()},
         "on_store_error": rule.on_store_error,
         "enforce_percent": rule.enforce_percent,
+    }
+
+
+def listed(name: str, mode: str, limit: str) -> dict[str, Any]:
+    """A limit of a listener's own file, in the words of ``described``."""
+    return {
+        "name": name,
+        "mode": mode,
+        "match": [],
+        "by": ["descriptor"],
+        "limit": {"everybody": limit},
+        "on_store_error": "",
+        "enforce_percent": 100,
     }
 
 
