@@ -33,7 +33,7 @@ from ratekeeper.service.table_budget import NoRoom
 from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ratekeeper.decision import Decision
@@ -92,13 +92,12 @@ class RateLimits:
         self.override_limits: dict[tuple[int, int], Any] = {}
         self.questions: dict[bytes, CachedQuestion] = {}
         decider.caches.append(self.questions)
-        decider.retired.users.append(self.places)
+        decider.retired.users.append(self.by_place)
 
-    def places(self) -> Iterator[tuple[str, Any]]:
-        """Every space that descriptors count in, and its limit."""
-        for rate in self.descriptors.rates if self.descriptors is not None else ():
-            if rate.limit is not None:
-                yield rate.path, rate.limit
+    def by_place(self) -> dict[tuple[str, str], Any]:
+        """Every space that descriptors count in, with its layout, and its limit there."""
+        rates = self.descriptors.rates if self.descriptors is not None else ()
+        return {(rate.path, rate.limit.layout): rate.limit for rate in rates if rate.limit is not None}
 
     async def answer(self, raw: bytes, context: Any) -> bytes:
         """RateLimitService.ShouldRateLimit."""
