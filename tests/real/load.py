@@ -32,10 +32,23 @@ class Lag(Beside):
 
     worst = 0.0
 
+    def __init__(self):
+        super().__init__()
+        self.late = []  # when a timer was due, and when it came
+
     def step(self):
         due = time.monotonic() + 0.01
         time.sleep(0.01)
-        self.worst = max(self.worst, time.monotonic() - due)
+        self.note(due)
+
+    def note(self, due):
+        now = time.monotonic()
+        self.late.append((due, now))
+        self.worst = max(self.worst, now - due)
+
+    def between(self, first, last):
+        """Seconds of that time in which a timer was due and had not come."""
+        return sum([max(0.0, min(came, last) - max(due, first)) for due, came in self.late])
 
 
 class Load:
@@ -92,7 +105,7 @@ class Load:
         while not self.over.is_set():
             due = time.monotonic() + 0.01
             await asyncio.sleep(0.01)
-            self.watch.worst = max(self.watch.worst, time.monotonic() - due)
+            self.watch.note(due)
 
     async def task(self, limiter, number):
         try:

@@ -136,8 +136,8 @@ def test_a_server_that_says_no(server, word, kind, caplog):
     lost = [line for line in lines if "Using on_store_error=" in line and line.endswith(" until it recovers")]
     back = [line for line in lines if line.endswith("answers again")]
     assert len(lost) == len(back) <= 3
-    if word in ("OOM", "MISCONF"):  # a refusal of what writes is no outage
-        assert lost == []
+    if word in ("OOM", "MISCONF"):  # a refusal of what writes is no outage; a machine that stops for a while is one
+        assert [line for line in lost if "gave no answer" not in line] == []
 
 
 @pytest.fixture

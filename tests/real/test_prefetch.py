@@ -23,8 +23,8 @@ SHORT = bool(os.environ.get("RATEKEEPER_REAL_SHORT"))
 SECONDS = 1.5 if SHORT else 6.0
 RUNS = 6 if SHORT else 100
 DEADLINE = 0.5 if SHORT else 0.1
-# How late an answer may be, beside what a bare timer was late on the same machine: callers that queue for each other
-# wait for many deadlines, so the short form, which runs on machines that do other things, can be generous.
+# How late an answer may be, beside what a bare timer in the same process was late in the same moment: callers that
+# queue for each other wait for many deadlines, so the short form, on machines that do other things, can be generous.
 LATE = DEADLINE if SHORT else 0.010
 prefixes = itertools.count()
 
@@ -123,9 +123,14 @@ def test_no_caller_waits_beyond_its_deadline(kind, network, limit):
     # A caller's own process may be kept waiting by the machine: that is measured beside it.
     took = sorted(took for _, took, _ in load.answers)
     median, worst = took[len(took) // 2], took[-1]
+    late = [(began, took) for began, took, _ in load.answers if took > DEADLINE + LATE]
+    # A thread that is kept waiting before it asks, and again after the answer, has waited for the machine twice.
+    excess = [took - DEADLINE - LATE - 2 * load.watch.between(began, began + took) for began, took in late]
+    unexplained = max(0.0, *excess) if excess else 0.0
     print(f"{kind} {network.__name__} {limit}: {len(took)} decisions, median {median * 1e3:.1f} ms, "
-          f"worst {worst * 1e3:.1f} ms; a bare timer was up to {load.lag * 1e3:.1f} ms late")  # fmt: skip
-    assert worst <= DEADLINE + LATE + 3 * load.lag, (worst, load.lag)
+          f"worst {worst * 1e3:.1f} ms, {len(late)} beyond {(DEADLINE + LATE) * 1e3:.0f} ms; a bare timer was up to "
+          f"{load.lag * 1e3:.1f} ms late; {unexplained * 1e3:.1f} ms are not explained by that")  # fmt: skip
+    assert unexplained == 0.0
     if limit == "100/second":
         admitted = sum(decision.allowed for _, _, decision in load.answers)
         assert admitted < len(load.answers)  # a refusal is a refusal

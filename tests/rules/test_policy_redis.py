@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ratekeeper import Policy, Request
+from ratekeeper.rules.decide import CompiledRules
 from ratekeeper.testing import FakeClock
 
 HERE = "203.0.113.9"
@@ -14,6 +15,43 @@ NOWHERE = "redis://:secret@127.0.0.1:1/0?deadline=10"
 def policy(url, *rules, clock=None, **settings):
     found = [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]
     return Policy.parse({"store": url, **settings, "rules": found}, clock=clock)
+
+
+def test_new_rules_are_compiled_for_event_loops_before_they_are_in_force(redis_server, monkeypatch):
+    """The first request after a reload waited for that: 35 ms with 3,000 rules."""
+    redis_server.client().flushall()
+    url = redis_server.url + "?deadline=10"
+    own = policy(url, {"limit": "1/hour"})
+
+    async def main():
+        found = [(await own.acheck(Request(peer=HERE))).allowed for _ in range(2)]
+        rules = policy(url, {"limit": "1/hour"}, {"match": "/b", "limit": "5/hour"})
+        own.put_in_force(own.compile(rules.compiled.settings))
+        monkeypatch.setattr(CompiledRules, "compile_for", None)  # from now on nothing is compiled
+        found += [(await own.acheck(Request(peer=HERE, path=path))).allowed for path in ("/a", "/b")]
+        await own.async_store.close()
+        return found
+
+    assert asyncio.run(main()) == [True, False, False, False]
+    own.close()
+
+
+def test_rules_on_another_store_are_not_compiled_for_the_present_one(redis_server):
+    redis_server.client().flushall()
+    own = policy(redis_server.url + "?deadline=10", {"limit": "1/hour"})
+
+    async def main():
+        before = own.async_store
+        assert (await own.acheck(Request(peer=HERE))).allowed
+        await before.close()
+        own.replace(policy(redis_server.url + "?deadline=10&prefix=other", {"limit": "1/hour"}).compiled.settings)
+        found = (await own.acheck(Request(peer=HERE))).allowed
+        assert own.async_store is not before
+        await own.async_store.close()
+        return found
+
+    assert asyncio.run(main())
+    own.close()
 
 
 def test_sync_and_async_count_as_one_and_all_or_nothing(redis_server):

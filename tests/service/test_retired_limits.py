@@ -132,7 +132,7 @@ def test_limits_of_envoy_are_let_go_of_too(tmp_path, folder, monkeypatch):
     with running(envoy_config=config, grpc=ANY, store=f"shm://{folder}?max_keys=1000") as service:
         decider = service.worker.decider
         for count in (8, 9):
-            ((path, limit),) = decider.retired.users[1]()
+            (((path, _), limit),) = decider.retired.users[1]().items()
             assert limit.count == count - 1
             decider.policy.store.table(path, limit)
             config.write_text(text.format(count))

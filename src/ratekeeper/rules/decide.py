@@ -35,6 +35,7 @@ from ratekeeper.rules.closed import REFUSAL
 from ratekeeper.rules.counter import BLOCKED, GRACED, REFUSED, PendingCheck, RuleCounter, cost_of
 from ratekeeper.rules.match import Index
 from ratekeeper.rules.selection import is_denied, run, selection_of
+from ratekeeper.rules.short_turns import pause
 from ratekeeper.stores.fallback import joined
 from ratekeeper.units import SECOND
 
@@ -74,12 +75,14 @@ class CompiledRules:
         self.leases = computes or any(limit.is_leased for limit in limits)
         self.settles = any(rule.count_when is not None for rule in settings.rules)
         self.sources = sources_of(settings)
+        self.for_loops: CompiledRules | None = None  # the same on the fleet's store for event loops, if made already
         self.compile_for(fleet)
 
     def compile_for(self, fleet: Store) -> None:
         self.fleet = fleet
         self.answers_at_once = not fleet.blocking  # the store answers in this process, so that no flow ever waits
         self.counters = [self.counter(rule) for rule in self.settings.rules]
+        self.fixed_places: dict[tuple[str, str], Limit | LimitSet] = {}
         self.selections: dict[tuple[int, ...], Selection] = {}
         self.no_rules = selection_of(self, ())
         self.everything = self.select(self.requests.always) if self.requests.plain else None
@@ -92,6 +95,7 @@ class CompiledRules:
         return other
 
     def counter(self, rule: Rule) -> RuleCounter:
+        pause()
         is_local = rule.scope == "instance"
         store = self.instance if is_local else self.fleet
         return RuleCounter(rule, self.identity, store, is_local, self.settings.exempt)
@@ -230,6 +234,14 @@ class CompiledRules:
         """Each space that the rules count in, with its limit there."""
         for counter in self.counters:
             yield from counter.places()
+
+    def by_place(self) -> dict[tuple[str, str], Limit | LimitSet]:
+        """The limits by their space and layout.  The first call takes long for thousands of rules."""
+        if not self.fixed_places:
+            self.fixed_places = {(space, limit.layout): limit for space, limit in self.places()}
+        computing = [counter for counter in self.counters if counter.computed]
+        computed = {(space, limit.layout): limit for counter in computing for space, limit in counter.places()}
+        return self.fixed_places | computed
 
     def ask(self, operation: str, *arguments: Any) -> Flow[Any]:
         """Ask the fleet's store, or its fallback if the store is away."""

@@ -17,6 +17,7 @@ from ratekeeper.rules.parse_rule import RuleParser
 from ratekeeper.rules.parse_values import ValueParser
 from ratekeeper.rules.schema import RULES
 from ratekeeper.rules.settings import Settings
+from ratekeeper.rules.short_turns import pause
 from ratekeeper.rules.validate import Attempts, NeedlessKey, Place, fits, without
 from ratekeeper.rules.warn import warn
 
@@ -73,6 +74,7 @@ def parse_rules(place: Place, tables: list[dict[str, Any]], parser: RuleParser, 
     for number, table in enumerate(tables):
         if number in unfit:
             continue
+        pause()
         here = place.key(number).of_rule(table["name"])
         if table["name"] in names:
             other = f"rules[{names[table['name']]}] has it."

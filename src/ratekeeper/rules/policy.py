@@ -69,8 +69,10 @@ class Policy:
 
     def _install(self, compiled: CompiledRules) -> None:
         self.compiled = compiled
-        # For event loops: the same, unless the store lives elsewhere; then compiled when a loop first asks.
+        # For event loops: the same, unless the store lives elsewhere; then compiled when a loop first asks, or before.
         self._async_compiled: CompiledRules | None = compiled if compiled.answers_at_once else None
+        if compiled.for_loops is not None and compiled.for_loops.fleet is self.opened_async_store:
+            self._async_compiled = compiled.for_loops
         self.asks_route = self.asks("route")  # whether the framework's template of the route must be found
         self.delays = compiled.delays  # whether an admitted request may have to wait for its turn
         self.settles = compiled.settles  # whether the response says if the request counts
@@ -296,7 +298,10 @@ class Policy:
         if settings.store != self.store_url and not self._given_store:
             store = self._open(settings.store)
             instance = self._instance_beside(store)
-        return CompiledRules(settings, store, instance)
+        compiled = CompiledRules(settings, store, instance)
+        if store is self.store and self.opened_async_store is not None and not compiled.answers_at_once:
+            compiled.for_loops = compiled.on(self.opened_async_store)  # or the first request would wait for it
+        return compiled
 
     def put_in_force(self, compiled: CompiledRules) -> None:
         """Decide by these rules from now on."""

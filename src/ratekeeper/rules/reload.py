@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
 from ratekeeper.errors import InvalidInput, shown
+from ratekeeper.rules.short_turns import short_turns
 from ratekeeper.stores.options import is_number
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Watcher:
             return True
         self.seen = now
         try:
-            policy.reload()
+            with short_turns():  # this is a thread beside those of the application
+                policy.reload()
         except Exception as error:  # nothing that is wrong with the file may stop the rules in force
             log.error("rules not reloaded, the old ones stay: %s", error)
             if self.on_error is not None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ratekeeper.errors import InvalidRules, did_you_mean, shown
+from ratekeeper.rules.short_turns import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,6 +136,7 @@ def fits(place: Place, value: Any, schema: Schema) -> None:
             place.refuse(title or "at least one", list(value))
         attempt = Attempts()
         for number, item in enumerate(value):
+            pause()
             rule = item.get("name", "") if isinstance(item, dict) else place.rule
             attempt(fits, place.key(number).of_rule(rule), item, schema["items"])
         attempt.finish()

@@ -37,7 +37,7 @@ class RetiredLimits:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.users: list[Callable[[], Iterator[tuple[str, Limit | LimitSet]]]] = []  # each lists limits in use
+        self.users: list[Callable[[], dict[Place, Limit | LimitSet]]] = []  # each tells its limits in use
         self.release_hooks: list[Callable[[str, Limit | LimitSet], object]] = []  # told when states are gone
         self.collect_at = inf
         self.kept: dict[Place, tuple[Limit | LimitSet, float]] = {}  # until when, oldest first
@@ -48,7 +48,7 @@ class RetiredLimits:
             self.kept.pop((space, limit.layout), None)
 
     def in_use(self) -> dict[Place, Limit | LimitSet]:
-        return {(space, limit.layout): limit for user in self.users for space, limit in user()}
+        return {place: limit for user in self.users for place, limit in user().items()}
 
     @contextmanager
     def during_reload(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ratekeeper.errors import InvalidInput
 from ratekeeper.rules.files import read
 from ratekeeper.rules.parse import parse
+from ratekeeper.rules.short_turns import short_turns
 from ratekeeper.service.decider import expect_requests
 from ratekeeper.service.options import Options
 from ratekeeper.service.systemd import notify, notify_reloading, watchdog
@@ -175,7 +176,8 @@ class Supervisor:
         path = self.options.rules
         try:
             if path is not None:
-                expect_requests(parse(read(path), path.name, None, path.parent))
+                with short_turns():  # the workers need the processor for requests
+                    expect_requests(parse(read(path), path.name, None, path.parent))
             self.signal_workers(signal.SIGHUP)
         except InvalidInput as error:
             if self.options.tls_cert is not None:  # the workers say the same, and renew their certificates

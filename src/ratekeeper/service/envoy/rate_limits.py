@@ -151,15 +151,14 @@ class RateLimits:
         self.override_limits: dict[tuple[int, int], tuple[Limit | None, Limit | None]] = {}
         self.questions: dict[bytes, CachedQuestion] = {}
         decider.caches.append(self.questions)
-        decider.retired.users.append(self.places)
+        decider.retired.users.append(self.by_place)
         decider.listed.append(self.listed)
 
-    def places(self) -> Iterator[tuple[str, Any]]:
-        """Every space that descriptors count in, and its limit."""
-        for rate in self.descriptors.rates if self.descriptors is not None else ():
-            limit = rate.limit or rate.counter
-            if limit is not None:
-                yield rate.path, limit
+    def by_place(self) -> dict[tuple[str, str], Any]:
+        """Every space that descriptors count in, with its layout, and its limit there."""
+        rates = self.descriptors.rates if self.descriptors is not None else ()
+        limits = [(rate.path, rate.limit or rate.counter) for rate in rates]
+        return {(path, limit.layout): limit for path, limit in limits if limit is not None}
 
     def listed(self) -> Iterator[tuple[str, str, str]]:
         """Name, mode and text of each limit, for status, dashboard and overrides."""

@@ -35,7 +35,10 @@ class Dashboard:
         self.worker_counters = worker_counters
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self.previous: dict[str, dict[str, int]] = {}  # results by rule at the previous tick
-        self.latest: dict[str, Any] = {}
+        self.counters = worker_counters.counters  # of all workers at the previous tick
+        self.point: dict[str, Any] = {}  # of the history, at the previous tick
+        self.shown_point: dict[str, Any] | None = None
+        self.shown: dict[str, Any] = {}  # all figures at that point
         self.store_seconds = 0.0
         self.store_trouble = ""
         self.began_at = time()
@@ -52,7 +55,7 @@ class Dashboard:
 
     def status(self, call: Call) -> bytes:
         """The figures of the dashboard, once."""
-        return response(200, as_json(self.latest or self.tick()))
+        return response(200, as_json(self.figures()))
 
     def live(self, call: Call) -> bytes | Stream:
         """The figures of the dashboard, every second, as server-sent events."""
@@ -65,15 +68,15 @@ class Dashboard:
             connection.transport.write(b"event: history\ndata: %b\n\n" % as_json(list(self.history)))
             sent: Any = None
             while True:
-                if self.latest is not sent and not connection.is_write_paused:  # a slow reader misses ticks
-                    sent = self.latest
-                    connection.transport.write(b"event: tick\ndata: %b\n\n" % as_json(sent))
+                if self.point is not sent and not connection.is_write_paused:  # a slow reader misses ticks
+                    sent = self.point
+                    connection.transport.write(b"event: tick\ndata: %b\n\n" % as_json(self.figures()))
                 await asyncio.sleep(0.2)
 
         return Stream(head, run)
 
     def tick(self) -> dict[str, Any]:
-        """Once a second: collect the figures of all workers."""
+        """Once a second: collect what all workers have counted; returns what has changed."""
         counters = self.worker_counters.all()
         totals = counters.by_rule()
         point: dict[str, Any] = {"at": round(time(), 3), "rules": {}}
@@ -85,10 +88,19 @@ class Dashboard:
                 ]
         if self.previous or not totals:
             self.history.append(point)
-        self.previous = totals
-        decider, headroom = self.decider, counters.headroom
+        self.previous, self.counters, self.point = totals, counters, point
+        return point
+
+    def figures(self) -> dict[str, Any]:
+        """All that the page shows of the last tick: made when somebody looks, as thousands of rules take long."""
+        point = self.point or self.tick()
+        if self.shown_point is point:
+            return self.shown
+        decider, counters, totals = self.decider, self.counters, self.previous
+        headroom = counters.headroom
         file_modes = decider.file_modes()
-        self.latest = {
+        self.shown_point = point
+        self.shown = {
             **point,
             "killed": decider.overrides.is_killed,
             "uptime": round(time() - self.began_at),
@@ -117,7 +129,7 @@ class Dashboard:
             ],
             "can_admin": decider.options.admin_token is not None,
         }  # fmt: skip
-        return self.latest
+        return self.shown
 
     async def probe(self) -> None:
         """Ask the store something, and time it."""
