@@ -11,7 +11,7 @@ from ratekeeper.service.named_limits import NamedLimits
 from ratekeeper.stores.shared import SharedStore, remove
 from tests.service.running import ANY, running
 
-RULES = '[[rules]]\nname = "per-ip"\nby = "ip"\nlimit = "{}/day"\n'
+RULES = '[[rules]]\nname = "per-ip"\nby = "ip"\nlimit = "600 per {} minutes"\n'
 pytestmark = pytest.mark.skipif(core is None, reason="shared memory needs the native core")
 
 
@@ -24,12 +24,13 @@ def folder(tmp_path):
 
 @contextmanager
 def serving(tmp_path, folder, **options):
-    with running(tmp_path, RULES.format(600), store=f"shm://{folder}?max_keys=1000", **options) as service:
+    with running(tmp_path, RULES.format(1440), store=f"shm://{folder}?max_keys=1000", **options) as service:
         yield service
 
 
-def reload(service, limit):
-    service.worker.options.rules.write_text(RULES.format(limit))
+def reload(service, minutes):
+    """Another period has states of its own; another count would share them."""
+    service.worker.options.rules.write_text(RULES.format(minutes))
 
     async def now():
         service.worker.decider.reload()
@@ -62,23 +63,23 @@ def ask(service, limit=None):
 
 def test_reloads_leave_no_tables(tmp_path, folder, monkeypatch):
     with serving(tmp_path, folder) as service:
-        for limit in range(601, 604):
-            reload(service, limit)
-            assert ask(service) == limit - 1
+        for minutes in range(1437, 1440):
+            reload(service, minutes)
+            assert ask(service) == 599
         assert tables(folder) == 4  # they may come back
         tidy(service, monkeypatch, 86_000)
         assert tables(folder) == 4
         tidy(service, monkeypatch, 87_000)
         assert tables(folder) == 1
-        assert ask(service) == 601  # the one in force is untouched
+        assert ask(service) == 598  # the one in force is untouched
         assert service.worker.decider.retired.kept == {}
 
 
 def test_a_limit_that_comes_back_in_time_goes_on(tmp_path, folder, monkeypatch):
     with serving(tmp_path, folder) as service:
         assert [ask(service) for _ in range(3)] == [599, 598, 597]
-        reload(service, 601)
-        reload(service, 600)
+        reload(service, 1439)
+        reload(service, 1440)
         tidy(service, monkeypatch, 87_000)
         assert ask(service) == 596
         assert tables(folder) == 1
@@ -87,7 +88,7 @@ def test_a_limit_that_comes_back_in_time_goes_on(tmp_path, folder, monkeypatch):
 def test_limits_of_callers_stay_until_they_have_recovered(tmp_path, folder, monkeypatch):
     with serving(tmp_path, folder) as service:
         assert [ask(service, limit) for limit in ("20/day", "30/day")] == [19, 29]
-        reload(service, 600)
+        reload(service, 1440)
         tidy(service, monkeypatch, 86_000)
         assert tables(folder) == 3
         tidy(service, monkeypatch, 87_000)
@@ -97,12 +98,12 @@ def test_limits_of_callers_stay_until_they_have_recovered(tmp_path, folder, monk
 
 def test_of_many_the_oldest_go_at_once(tmp_path, folder, monkeypatch):
     with serving(tmp_path, folder) as service:
-        for limit in range(601, 605):
-            reload(service, limit)
+        for minutes in range(1436, 1440):
+            reload(service, minutes)
         monkeypatch.setattr(retired_limits, "MOST_RETIRED", 2)
         tidy(service, monkeypatch, 0)
         assert tables(folder) == 3
-        reload(service, 600)
+        reload(service, 1440)
         assert ask(service) == 599
 
 
@@ -112,7 +113,7 @@ def test_another_worker_keeps_what_it_uses(tmp_path, folder, monkeypatch):
         limit = service.worker.decider.policy.rules[0].limits[""]
         table = other.table("per-ip", limit)
         assert ask(service) == 599
-        reload(service, 601)
+        reload(service, 1439)
         tidy(service, monkeypatch, 87_000)
         assert tables(folder) == 2
         assert table.check("198.51.100.1").remaining == 598
@@ -125,17 +126,17 @@ def test_another_worker_keeps_what_it_uses(tmp_path, folder, monkeypatch):
 
 
 def test_limits_of_envoy_are_let_go_of_too(tmp_path, folder, monkeypatch):
-    rate = "{{unit: minute, requests_per_unit: {}, algorithm: gcra}}"
+    rate = "{{unit: {}, requests_per_unit: 7, algorithm: gcra}}"
     text = f"domain: edge\ndescriptors:\n  - {{{{key: user, rate_limit: {rate}}}}}\n"
     config = tmp_path / "limits.yaml"
-    config.write_text(text.format(7))
+    config.write_text(text.format("second"))
     with running(envoy_config=config, grpc=ANY, store=f"shm://{folder}?max_keys=1000") as service:
         decider = service.worker.decider
-        for count in (8, 9):
+        for unit, seconds in (("minute", 1), ("hour", 60)):
             (((path, _), limit),) = decider.retired.users[1]().items()
-            assert limit.count == count - 1
+            assert limit.period == seconds
             decider.policy.store.table(path, limit)
-            config.write_text(text.format(count))
+            config.write_text(text.format(unit))
 
             async def now():
                 decider.reload()

@@ -474,15 +474,16 @@ class RespListener(Listener):
         return self.ask_all("reset", plan, lambda _: OK)
 
     def throttled(self, word: bytes, command: str) -> tuple[Check, ...]:
-        """A check of a key under each limit that CL.THROTTLE was called with since the service started."""
+        """A check of a key for each of its states: of the limits that CL.THROTTLE was called with since the start."""
         if self.decider.options.workers > 1:
             raise InvalidInput(
                 f"{command}: expected a service with one worker, as each knows only the limits of its own callers. "
                 f"Use {'RK.RESET key limit' if command == 'DEL' else 'RK.CHECK key limit PEEK'}."
             )
         key = encode(text_of(word))
-        limits = {named.limit: None for (rule, _, _), named in self.decider.limits.by_name.items() if rule == SPACE}
-        return tuple([Check(SPACE, key, limit, 1) for limit in limits])
+        # Limits of one layout share the state of a key, as all limits of redis-cell do.
+        named = [named.limit for (rule, _, _), named in self.decider.limits.by_name.items() if rule == SPACE]
+        return tuple([Check(SPACE, key, limit, 1) for limit in {limit.layout: limit for limit in named}.values()])
 
     def delete(self, words: Words) -> AnyReply:
         """DEL: how many of the keys had used anything, before they were forgotten."""

@@ -31,6 +31,6 @@ def test_a_reload_that_fails_keeps_the_rules(tmp_path):
         service.run(service.worker.reload())
         assert service.post("/v1/check", request)[2]["allowed"]
         assert not service.post("/v1/check", request)[2]["allowed"]
-        rules.write_text(RULES.replace('"2/hour"', '"9/hour"'))
+        rules.write_text(RULES.replace('"2/hour"', '"9/minute"'))
         service.run(service.worker.reload())
         assert service.post("/v1/check", request)[2]["allowed"]
