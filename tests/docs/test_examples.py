@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from types import ModuleType
@@ -71,8 +72,13 @@ def forbid_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     async def only_yield(seconds: float, result: object = None) -> object:
         return await real_asleep(0, result) if seconds == 0 else fail_to_sleep()
 
-    real_asleep = asyncio.sleep
-    monkeypatch.setattr(time, "sleep", fail_to_sleep)
+    def sleep(seconds: float) -> None:
+        if not threading.current_thread().daemon:  # such as pyrate-limiter's, which sleeps for as long as the process
+            fail_to_sleep()
+        real_sleep(seconds)
+
+    real_asleep, real_sleep = asyncio.sleep, time.sleep
+    monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(asyncio, "sleep", only_yield)
     monkeypatch.setattr(MonotonicClock, "sleep", fail_to_sleep)
     monkeypatch.setattr(MonotonicClock, "asleep", fail_to_sleep)
