@@ -63,7 +63,7 @@ int main(int count, char **arguments) {
                 break;
             case 2: /* moved: another counter, at the worst one that continues the last anchor */
                 counter = draw(2) ? (long double)draw(1ULL << 50) : (long double)clock.anchors[0].cycles + (long double)draw(20000);
-                frequency *= 0.8L + (long double)draw(400) / 1000;
+                frequency = 0.9L + (long double)draw(4000) / 1000; /* GHz */
                 monotonic += (long double)draw(1000000000);
                 break;
             default: /* the time of day is set */
