@@ -7,14 +7,20 @@ best round of each counts.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 ROUNDS = 7
+ROOT = Path(__file__).parents[1]
+WRITTEN = ROOT / "build" / "bench"  # what this machine measured
+PUBLISHED = Path(__file__).parent / "published"  # what the documentation says
+MOVED = 0.15  # of a ratio, before it is said
 
 
 @dataclass
@@ -57,6 +63,48 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         print("  ".join([first, *rest]))
+
+
+def row(name: str, samples: Sequence[float], unit: str, floor: float | None = None) -> dict[str, object]:
+    """One figure for ``publish``: the best of its samples, how far they spread, and its ratio to a floor."""
+    value = min(samples)
+    found: dict[str, object] = {"name": name, "value": value, "unit": unit, "low": value, "high": max(samples)}
+    return found | {"floor": floor, "ratio": None if floor is None else value / floor}
+
+
+def publish(name: str, rows: Sequence[dict[str, object]]) -> None:
+    """Write figures to build/bench/NAME.json, and say which ratios differ from the published ones."""
+    from ratekeeper import info
+
+    WRITTEN.mkdir(parents=True, exist_ok=True)
+    facts = info()
+    written = {
+        "name": name,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{facts['machine']}, {os.cpu_count()} cores, {facts['engine']} core, clock: {facts['clock']}",
+        "python": platform.python_version(),
+        "rows": list(rows),
+    }
+    (WRITTEN / f"{name}.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    print(f"\nbuild/bench/{name}.json")
+    published = PUBLISHED / f"{name}.json"
+    if published.exists():
+        for line in moved(json.loads(published.read_text("utf-8")), written):
+            print(line)
+
+
+def moved(before: dict[str, object], after: dict[str, object]) -> list[str]:
+    """What differs from the published figures, by ratio; seconds differ between machines, ratios hardly."""
+    old: dict[str, object] = {each["name"]: each["ratio"] for each in before["rows"]}  # type: ignore[attr-defined]
+    lines = []
+    for each in after["rows"]:  # type: ignore[attr-defined]
+        was, now = old.pop(each["name"], None), each["ratio"]
+        if was is None and now is not None:
+            lines.append(f"new: {each['name']} {now:.2f}")
+        elif was and now and abs(now / was - 1) > MOVED:  # type: ignore[operator]
+            lines.append(f"{'slower' if now > was else 'faster'}: {each['name']} {was:.2f} -> {now:.2f}")
+    lines += [f"no longer measured: {name}" for name in old]
+    return lines or [f"as published on {before['date']}, within {MOVED:.0%}"]
 
 
 def resident() -> int:

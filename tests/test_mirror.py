@@ -19,7 +19,6 @@ WITHOUT_A_TEST = {
     "lab/decide_log.py": "tests/lab/test_replay.py, beside the policy itself",
     "outbound/__init__.py": "names only",
     "rules/counter.py": "tests/rules/test_decide.py and tests/rules/test_policy.py",
-    "rules/selection.py": "tests/rules/test_policy.py and tests/http/test_headers.py",
     "service/http/dashboard.py": "tests/real/test_dashboard.py, in a browser",
     "service/named_limits.py": "tests/service/http/test_api.py and tests/service/test_resp.py",
     "service/start.py": "tests/commands/test_serve.py",

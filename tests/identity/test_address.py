@@ -1,11 +1,15 @@
 """Whose address it is: a table of forms, and the right-most untrusted against a model."""
 
+import random
+from ipaddress import IPv4Address, IPv6Address
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekeeper import Request
 from ratekeeper.identity.address import Addresses, Networks, parse_address
+from tests import tier
 
 PROXY = "10.0.0.1"
 
@@ -158,3 +162,31 @@ def test_a_quote_that_a_client_opened_far_to_the_left_hides_only_himself():
         line = f"{opened}, for=198.51.100.7"
         client = trusting.find(Request(peer="10.0.0.1", headers=[("Forwarded", line)]))
         assert client.subject in ("198.51.100.7", "10.0.0.1")
+
+
+def test_most_addresses_are_parsed_the_quick_way_and_alike():
+    """Every form, each of them random: the quick way is taken or not, and never says anything else."""
+    chance = random.Random(5)
+    quick = 0
+    settings = [{}, {"trusted": ["10.0.0.0/8", "2a00::/12"]}, {"ipv6_prefix": 56}, {"ipv4_prefix": 24}]
+    for turn in range(tier.steps(40_000)):
+        addresses = Addresses(**settings[turn % 4])
+        number = chance.getrandbits(128)
+        if chance.random() < 0.7:
+            head = chance.choice([0x2001, 0x2001_0000 >> 16, 0x2002, 0x2003, 0x2A00, 0x3FFF, 0x64, 0, 0xFE80])
+            number = head << 112 | chance.getrandbits(112) & chance.getrandbits(112) & chance.getrandbits(112)
+        if chance.random() < 0.1:
+            number = 0x2001 << 112 | chance.getrandbits(90)  # Teredo among them
+        six = IPv6Address(number)
+        four = IPv4Address(chance.getrandbits(32))
+        forms = [str(six), six.exploded, str(six).upper(), f"::ffff:{four}", f"{six}%eth0", str(four), f"0{four}"]
+        text = chance.choice([*forms, f"{four}.1", f"{four} ", "1.2.3", "1", "::", "x", "é"])
+        found, expected = addresses._parse_plain(text), addresses._parse_any(text)
+        if found is not None:
+            quick += 1
+            assert (found.subject, found.address, found.trusted) == (
+                expected.subject,
+                expected.address,
+                expected.trusted,
+            ), text
+    assert quick > tier.steps(40_000) / 20

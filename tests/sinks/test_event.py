@@ -1,6 +1,12 @@
 """One event for each verdict; what sinks make of it, in bounded labels and without names."""
 
-from ratekeeper import Request
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from ratekeeper import Policy, Request
+from ratekeeper.sinks.event import Event
 from tests.sinks.samples import HERE, policy, visit
 
 
@@ -40,3 +46,31 @@ def test_the_endpoint_is_a_template_and_the_method_is_known():
     own = policy(events.append)
     own.check(Request("BREW\n", "/secret/token", HERE, route="/secret/{key}"))
     assert (events[0].endpoint, events[0].method) == ("/secret/{key}", "other")
+
+
+def test_an_event_can_be_copied_compared_and_sent_to_another_process():
+    events = []
+    visit(policy(events.append), "/search/1", "/search/2", "/search/3", "/search/4", "/admin", "/x")
+    for event in events:
+        copy = pickle.loads(pickle.dumps(event))
+        assert type(copy) is Event
+        assert copy == event
+        assert event == copy
+        assert copy.outcomes() == event.outcomes()
+        assert replace(event, method="PUT") == replace(copy, method="PUT")
+        for name in ("result", "client", "seconds", "other"):
+            with pytest.raises(AttributeError):
+                setattr(event, name, 1)
+
+
+def test_an_event_stays_as_it_was_when_something_is_given_back():
+    events = []
+    own = Policy.parse(
+        {"rules": [{"name": "r", "limit": "3/minute", "count_when": "status >= 400"}]}, sinks=[events.append]
+    )
+    verdict = own.check(Request())
+    copy = pickle.loads(pickle.dumps(events[0]))
+    own.settle(verdict, 200)
+    assert verdict.remaining == 3
+    assert events[0] == copy
+    assert events[0].limits[0].remaining == 2

@@ -1,8 +1,11 @@
 """Prometheus metrics, in bounded labels."""
 
+import pickle
+import random
+
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ratekeeper import Request
+from ratekeeper import Policy, Request
 from ratekeeper.sinks.prometheus import PrometheusSink
 from ratekeeper.testing import FakeClock
 from tests.sinks.samples import policy, visit
@@ -60,3 +63,33 @@ def test_labels_are_bounded_whatever_the_framework_calls_a_route():
     text = generate_latest(registry).decode()
     assert max(map(len, text.splitlines())) < 400
     assert text.count("ratekeeper_requests_total{") <= 2 * 1025
+
+
+def test_plain_admissions_and_all_other_events_are_counted_alike():
+    """Each event goes to two sinks, to one of them as a copy in which everything is worked out.  All sums are exact."""
+    clock = FakeClock(1000.0)
+    quick, slow = CollectorRegistry(), CollectorRegistry()
+    quick_sink = PrometheusSink(quick, clock=lambda: clock.nanos() / 1e9)
+    slow_sink = PrometheusSink(slow, clock=lambda: clock.nanos() / 1e9)
+    kinds = set()
+
+    def both(event):
+        kinds.add(event.plain_admission() is not None)
+        quick_sink(event)
+        slow_sink(pickle.loads(pickle.dumps(event)))
+
+    rules = [{"name": "a", "limit": "4/second"}, {"name": "b", "match": "/b", "limit": "2/second", "mode": "shadow"}]
+    own = Policy.parse({"rules": rules}, clock=clock, sinks=[both])
+    chance = random.Random(3)
+    for _ in range(300):
+        own.check(Request("GET", chance.choice(["/a", "/b"]), chance.choice(["203.0.113.9", "203.0.113.10"])))
+        clock.advance(chance.choice([0, 0, 0.1, 2, 61]))
+        if chance.random() < 0.1:
+            assert figures(quick) == figures(slow)
+    assert figures(quick) == figures(slow)
+    assert kinds == {False, True}
+
+
+def figures(registry):
+    lines = generate_latest(registry).decode().splitlines()
+    return [line for line in lines if "_created" not in line]

@@ -36,6 +36,7 @@ SECOND = 1_000_000
 MOST_CACHED = 1024  # entries of each cache of a label
 NO_STORE = (b"cache-control", b"no-store")
 JSON = (b"content-type", b"application/json")
+PROBLEM = (b"content-type", b"application/problem+json")
 USUAL_BODY = (
     b'{"error": "rate_limited", "message": "Too many requests. Try again in %d second%b.", '
     b'"limit": %d, "retry_after": %d, "reset_at": %d}'
@@ -95,11 +96,16 @@ class LimitLabel:
         self.usual_fields[left] = made = fields, tuple([field_text(field) for field in fields])
         return made
 
-    def make_refusal(self, millis: int, wait: int, left: int, reset_at: int) -> tuple[tuple[Field, ...], bytes]:
-        """Make the usual fields and body of a refusal, and cache them: long waits share them for a second."""
+    def make_refusal(
+        self, millis: int, wait: int, left: int, reset_at: int, problem: bytes | None
+    ) -> tuple[tuple[Field, ...], bytes]:
+        """Make the usual fields and body of a refusal, and cache them: long waits share them for a second.
+
+        ``problem`` is a body of its own media type.
+        """
         if len(self.refusals) >= MOST_CACHED:
             self.refusals.clear()
-        body = USUAL_BODY % (wait, b"" if wait == 1 else b"s", self.capacity, wait, reset_at)
+        body = problem or USUAL_BODY % (wait, b"" if wait == 1 else b"s", self.capacity, wait, reset_at)
         fields = (
             self.limit_field,
             (b"x-ratelimit-remaining", b"%d" % left),
@@ -108,7 +114,7 @@ class LimitLabel:
             (b"ratelimit", b"%b;r=%d;t=%d%b" % (self.item, left, wait, precise(millis))),
             (b"retry-after", b"%d" % wait),
             NO_STORE,
-            JSON,
+            JSON if problem is None else PROBLEM,
         )
         self.refusals[millis, left, reset_at] = fields, body
         return fields, body

@@ -12,7 +12,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from ratekeeper.decision import Verdict
-from ratekeeper.http.headers import JSON, NO_STORE, binding, field_text, warning
+from ratekeeper.http.headers import JSON, NO_STORE, PROBLEM, binding, field_text, warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ PROBLEMS = {
 }
 MEDIA = {
     "json": JSON,
-    "problem": (b"content-type", b"application/problem+json"),
+    "problem": PROBLEM,
     "text": (b"content-type", b"text/plain; charset=utf-8"),
 }
 
@@ -144,6 +144,8 @@ class HttpVerdict(Verdict):
     def rule(self) -> str | None:
         """The name of the rule that refused, or that is closest to refusing."""
         refuser = self.notes.refuser
+        if refuser is None and len(self.answers) == 1:
+            return self.answers[0][0].counter.name
         return refuser.name if refuser is not None else super().rule
 
     @property
@@ -164,6 +166,11 @@ class HttpVerdict(Verdict):
         if reason == "blocked":
             return self.notes.blocked_for
         return 1.0 if reason == "store" else None
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait for the turn of an admitted request: the longest of all decisions."""
+        return self.answers[0][1].delay if len(self.answers) == 1 else super().delay
 
     @property
     def wait(self) -> int:
@@ -262,7 +269,10 @@ class HttpVerdict(Verdict):
         reset_at = ceil(time() + (reset if reset > wait else wait))
         # A wait that is sent in milliseconds has its own fields; longer ones share those of a whole second.
         millis = ceil(after * 1000) if after < 10 else wait * 1000
-        cached = label.refusals.get((millis, left, reset_at)) or label.make_refusal(millis, wait, left, reset_at)
+        cached = label.refusals.get((millis, left, reset_at))
+        if cached is None:
+            problem = self._problem(self.message) if self.response.body == "problem" else None
+            cached = label.make_refusal(millis, wait, left, reset_at, problem)
         fields, self._body = cached
         return [*fields]
 

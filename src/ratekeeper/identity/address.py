@@ -11,6 +11,7 @@ behind NAT64 would share one counter, and one host with 6to4 would have many.
 
 from __future__ import annotations
 
+from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from ratekeeper.identity.request import Request
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 UNIX = "unix"  # the peer of a UNIX socket, and the word that trusts it
 UNKNOWN = "unknown"  # peers whose address cannot be read share one counter
+NO_HOST = bytes(8)
+TEREDO, SIX_TO_FOUR = b"\x20\x01\0\0", b"\x20\x02"
 NAT64 = int(IPv6Address("64:ff9b::")) >> 32
 MOST_CACHED = 16_384  # addresses
 LONGEST_TEXT = 100
@@ -34,7 +37,7 @@ LONGEST_LINE = 4_096  # characters of a Forwarded line, from the right
 class Networks:
     """A set of networks, with a quick test whether an address is in one."""
 
-    __slots__ = ("has_unix", "networks", "texts")
+    __slots__ = ("by_length", "has_unix", "networks", "texts")
 
     def __init__(self, networks: Iterable[Network | str]) -> None:
         self.texts = [str(network) for network in networks]
@@ -45,12 +48,19 @@ class Networks:
             for network in parsed
             for shift in [network.max_prefixlen - network.prefixlen]
         ]
+        prefixes: dict[tuple[int, int], set[int]] = {}
+        for version, prefix, shift in self.networks:
+            prefixes.setdefault((version, shift), set()).add(prefix)
+        self.by_length = [(version, shift, some) for (version, shift), some in prefixes.items()]
 
     def __contains__(self, address: object) -> bool:
         if address is None:
             return self.has_unix
         version, number = address.version, int(address)  # type: ignore[attr-defined, call-overload]
-        return any(version == each and number >> shift == prefix for each, prefix, shift in self.networks)
+        for each, shift, prefixes in self.by_length:  # noqa: SIM110 - any() takes twice as long
+            if version == each and number >> shift in prefixes:
+                return True
+        return False
 
     def __bool__(self) -> bool:
         return bool(self.texts)
@@ -59,12 +69,20 @@ class Networks:
 class ClientAddress:
     """A parsed address: the subject that limits count for it, and whether it is a trusted proxy."""
 
-    __slots__ = ("address", "subject", "trusted")
+    __slots__ = ("_address", "subject", "trusted")
 
-    def __init__(self, address: Address | None, subject: str, trusted: bool) -> None:
-        self.address = address
+    def __init__(self, address: Address | bytes | None, subject: str, trusted: bool) -> None:
+        self._address = address  # its bytes until somebody looks at it
         self.subject = subject
         self.trusted = trusted
+
+    @property
+    def address(self) -> Address | None:
+        """The address itself; None for a UNIX socket, and for text that is none."""
+        address = self._address
+        if address.__class__ is bytes:
+            address = self._address = IPv4Address(address) if len(address) == 4 else IPv6Address(address)
+        return address  # type: ignore[return-value]
 
 
 class Addresses:
@@ -129,17 +147,42 @@ class Addresses:
         if text is None or text == "" or text.startswith("/"):
             parsed = ClientAddress(None, UNIX, self.trusted.has_unix)
         else:
-            address = parse_address(text)
-            if address is None:
-                parsed = ClientAddress(None, UNKNOWN, False)
-            else:
-                parsed = ClientAddress(address, self._subject(address), address in self.trusted)
+            parsed = self._parse_plain(text) or self._parse_any(text)
         if text is not None and len(text) > LONGEST_TEXT:
             return parsed
         if len(self._cache) >= MOST_CACHED:
             self._cache.clear()
         self._cache[text] = parsed
         return parsed
+
+    def _parse_any(self, text: str) -> ClientAddress:
+        address = parse_address(text)
+        if address is None:
+            return ClientAddress(None, UNKNOWN, False)
+        return ClientAddress(address, self._subject(address), address in self.trusted)
+
+    def _parse_plain(self, text: str) -> ClientAddress | None:
+        """What ``_parse_any`` returns, for most addresses and in a tenth of the time; None for the others.
+
+        Those are IPv4 where each host counts for itself, and IPv6 of 2000::/3 by /64 unless it has an IPv4 host inside.
+        A flood of addresses that were never seen before costs little more than one client.
+        """
+        try:
+            if ":" not in text:
+                if self._ipv4_shift:
+                    return None
+                packed = inet_pton(AF_INET, text)
+                found = ClientAddress(packed, text, False)
+            else:
+                packed = inet_pton(AF_INET6, text)
+                if self._ipv6_shift != 64 or packed[0] >> 5 != 1 or packed.startswith((TEREDO, SIX_TO_FOUR)):
+                    return None
+                found = ClientAddress(packed, inet_ntop(AF_INET6, packed[:8] + NO_HOST) + "/64", False)
+        except (OSError, ValueError):  # other texts may be addresses too
+            return None
+        if self.trusted.by_length:
+            found.trusted = found.address in self.trusted
+        return found
 
     def _subject(self, address: Address) -> str:
         """What limits count: ``203.0.113.9``, ``2001:db8:1:2::/64``."""

@@ -1,6 +1,7 @@
 """Which engine decides in this process: the C core if it was built, else the rules in Python.
 
 ``RATEKEEPER_PURE=1`` in the environment chooses Python.  Both give the same answers; C is faster.
+``RATEKEEPER_CLOCK=monotonic`` lets the core read the system's clock at each decision, never the processor's counter.
 """
 
 from __future__ import annotations
@@ -26,6 +27,24 @@ else:
         core, REASON = None, f"the native core could not be loaded: {error}"
 
 ENGINE = "pure" if core is None else "native"
+COUNTER, MONOTONIC = "processor counter, checked against the monotonic clock", "monotonic"
+
+
+def choose_clock(wanted: str) -> tuple[str, str]:
+    """The clock of tables in this process, and why; the counter is used only where it can be trusted."""
+    if wanted not in ("", "counter", "monotonic"):
+        from ratekeeper.errors import InvalidInput
+
+        raise InvalidInput(f"RATEKEEPER_CLOCK: expected counter or monotonic, got {wanted!r}.")
+    if core is None:
+        return MONOTONIC, "the Python engine reads no other"
+    reason = core.use_counter(wanted != "monotonic")
+    if wanted == "monotonic":
+        return MONOTONIC, "RATEKEEPER_CLOCK is monotonic"
+    return (COUNTER, "the system trusts the processor's counter") if reason is None else (MONOTONIC, reason)
+
+
+CLOCK, CLOCK_REASON = choose_clock(environ.get("RATEKEEPER_CLOCK", ""))
 
 
 def http2_library() -> str | None:
@@ -49,6 +68,8 @@ def info() -> dict[str, object]:
         "version": __version__,
         "engine": ENGINE,
         "reason": REASON,
+        "clock": CLOCK,
+        "clock_reason": CLOCK_REASON,
         "shared_memory": ENGINE == "native" and platform.system() == "Linux",
         "lock_free": bool(core is not None and core.CAN_SWAP),
         "grpc_server": http2_library() or "grpcio",

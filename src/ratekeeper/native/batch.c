@@ -171,14 +171,18 @@ int lock_items(Batch *batch, int from, int count) {
     return -1;
 }
 
-/* Each clock of the machine is read once, and only if a limit of the plan follows it.  A clock in Python is the only one. */
+/* Each clock of the machine is read once, and only if a limit of the plan follows it.  A clock in Python is the only one.
+ * The tables of a store are all shared, or none is.
+ */
 static void set_instants(Item *items, int count, bool calls, u64 now) {
     u64 read[2] = {now, now};
-    bool known[2] = {calls, calls};
+    bool known[2] = {calls, calls}, shared = false;
+    for (int index = 0; index < count; index++)
+        shared = shared || (items[index].key_table && items[index].key_table->shape->shared);
     for (int index = 0; index < count; index++) {
         bool wall = items[index].limits->wall;
         if (!known[wall])
-            read[wall] = machine_clock(wall);
+            read[wall] = table_clock(shared, wall);
         known[wall] = true;
         items[index].now = read[wall];
     }

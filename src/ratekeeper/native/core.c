@@ -119,6 +119,11 @@ static PyMethodDef methods[] = {
     {"read_buckets", read_buckets, METH_VARARGS,
      "read_buckets(reply, rows, keys, sent, most)\n--\n\nThe decisions of a prepared plan of buckets that a remote "
      "store took; each layout remembers the state of its key."},
+    {"use_counter", use_counter, METH_O,
+     "use_counter(wanted, /)\n--\n\nRead the time of private tables from the processor's counter; why not, or None."},
+    {"compare_clocks", compare_clocks, METH_VARARGS,
+     "compare_clocks(wall, count)\n--\n\nBy how many nanoseconds the clock of private tables was ahead of the "
+     "system's, and behind it, how often it went back, and how often it was read from the counter."},
     {"learn_awaiting", learn_awaiting, METH_O, "Keep the error about a call that was not awaited."},
     {"learn", learn, METH_VARARGS, "Keep what the core needs from Python."},
     {"shape", shape_text, METH_VARARGS, "A text that is equal for limits whose states fit into the same slots."},

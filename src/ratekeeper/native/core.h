@@ -17,6 +17,7 @@
         PyEval_RestoreThread(running);             \
     } while (0)
 
+#include "cycle_clock.h"
 #include "hot.h"
 
 #define LONGEST_KEY 256 /* keys.LONGEST */
@@ -122,6 +123,8 @@ bool cost_from(State *state, PyObject *cost, u64 *number);
 bool read_nanos(State *state, PyObject *nanos, u64 *now);
 bool set_nanos(PyObject **place, PyObject *nanos);
 void raise_unlockable(const KeyTable *key_table, int error);
+PyObject *use_counter(PyObject *module, PyObject *wanted);
+PyObject *compare_clocks(PyObject *module, PyObject *args);
 PyObject *store_prepare(StoreObject *store, PyObject *rows);
 
 /* Hash a key; `encoded`: keys.encode has made it already, as for the checks of a plan.
@@ -140,6 +143,14 @@ static inline bool hash_key(State *state, const KeyTable *key_table, PyObject *k
         }
     }
     return hash_other(state, key_table, key, encoded, hash);
+}
+
+/* The clock of private tables; guarded by the interpreter's lock. */
+extern __attribute__((visibility("hidden"))) CycleClock cycle_clock;
+
+/* Microseconds: of shared tables, which have one clock for all processes, or of those in this process. */
+static inline u64 table_clock(bool shared, bool wall) {
+    return shared ? machine_clock(wall) : private_nanos(&cycle_clock, wall) / 1000;
 }
 
 /* Decisions. */

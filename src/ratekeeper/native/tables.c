@@ -325,7 +325,7 @@ static PyObject *check_one(TableObject *self, u64 hash, u64 cost) {
         if (!changed) {
             read_item(&item, 0);
             if (!self->nanos)
-                now = machine_clock(terms->limits->wall);
+                now = table_clock(key_table->shape->shared, terms->limits->wall);
             item.now = now;
             written = check_all(&item, 1, false, evidence);
         }
@@ -396,7 +396,7 @@ static PyObject *table_check(TableObject *self, PyObject *const *args, Py_ssize_
             spin_lock(&region->lock);
             place = place_of(key_table, hash);
             fetch_early(shape, place); /* memory is loaded while the clock is read */
-            now = machine_clock(self->terms->limits->wall);
+            now = table_clock(false, self->terms->limits->wall);
         } else {
 #ifndef RATEKEEPER_LOCKED
             fetch_early(shape, place_of(key_table, hash));

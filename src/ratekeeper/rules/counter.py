@@ -114,6 +114,21 @@ class RuleCounter:
         is_queue = any(limit.is_queue for limit in rule.limits.values())
         return rule.enforce_percent >= 100 and not has_consequences and not is_queue
 
+    @property
+    def is_guardable(self) -> bool:
+        """Whether ``GuardedSelection`` understands all that the rule depends on.
+
+        What a request took must be found again from the request alone, to give it back.
+        """
+        rule = self.rule
+        return (
+            bool(self.entries) and rule.allow_from is None and rule.count_when is None
+            and (self.constant > 0 or rule.cost.source in ("header", "body"))
+            and not any(callable(source) for source in rule.by)
+            and not any(entry.is_closed or entry.limit.is_leased for entry in self.entries.values())
+            and (self.is_shadow or rule.enforce_percent >= 100)
+        )  # fmt: skip
+
     def places(self) -> Iterator[tuple[str, Limit | LimitSet]]:
         """Each space that the rule counts in, with its limit there."""
         for entry in [*self.entries.values(), *list(self.computed.values())]:

@@ -178,12 +178,9 @@ class CompiledRules:
             if not graced:
                 yield from self.punish([pending for pending in enforced if not pending.decision.allowed])
                 return self.verdict(request, "limit", enforced)
-        too_late = [pending for pending in enforced if pending.decision.delay * SECOND > pending.counter.rule.max_delay]
+        too_late = any(is_late(pending) for pending in enforced)
         if too_late:
-            yield from self.give_back(enforced)
-            for pending in too_late:
-                pending.decision = refused_delay(pending)
-            return self.verdict(request, "limit", enforced)
+            return (yield from self.refuse_late(request, enforced))
         for pending in shadow:
             if not pending.entry.is_closed:
                 (pending.decision,) = yield from self.commit([pending.check], [pending])
@@ -195,6 +192,14 @@ class CompiledRules:
             reserved=tuple([each for each in (*enforced, *shadow) if each.is_reserved]),
         )
         return self.verdict(request, "", [*enforced, *looks], notes)
+
+    def refuse_late(self, request: Request, enforced: list[PendingCheck]) -> Flow[HttpVerdict]:
+        """Refuse an admitted request whose turn comes too late, and give back what it took."""
+        yield from self.give_back(enforced)
+        for pending in enforced:
+            if is_late(pending):
+                pending.decision = refused_delay(pending)
+        return self.verdict(request, "limit", enforced)
 
     def computed_entry(self, counter: RuleCounter, request: Request) -> Flow[TierLimit]:
         """The limit that the function of a rule returns for ``request``."""
@@ -362,11 +367,14 @@ class CompiledRules:
             if verdict.allowed and decision.allowed:
                 counter = entry.counter  # of the rules as they were then: there may be new ones by now
                 check = checks.get(entry)
-                if check is None and not counter.constant:
+                cost = counter.constant
+                if check is None and not cost and counter.is_guardable:
+                    cost = cost_of(counter.rule, verdict.request)
+                if check is None and not cost:
                     continue  # a look took nothing
                 if check is None:
                     caller = Caller(counter.identity, verdict.request)
-                    pending = counter.pending(entry, caller, counter.constant)
+                    pending = counter.pending(entry, caller, min(UNLIMITED, cost))
                 else:
                     pending = PendingCheck(counter, entry, check)
                 pending.decision = decision
@@ -389,6 +397,11 @@ def index_of(settings: Settings, counts: str) -> Index:
 def patterns(rule: Rule, counts: str) -> tuple[Any, ...]:
     """The patterns by which a rule counts requests or messages; none for a rule that is off."""
     return rule.patterns if rule.counts == counts and rule.mode != "off" else ()
+
+
+def is_late(pending: PendingCheck) -> bool:
+    """Whether the turn comes later than the rule's ``max_delay``."""
+    return pending.decision.delay * SECOND > pending.counter.rule.max_delay
 
 
 def refused_delay(pending: PendingCheck) -> Decision:

@@ -55,6 +55,7 @@ class Policy:
         self._given_store = store if host is None else host.store
         self._given_clock = clock
         self.sinks: tuple[Sink, ...] = ()
+        self._event_of: Any = None  # imported with the first sink
         for sink in sinks:
             self.listen(sink)
         self._watcher: Any = None
@@ -231,9 +232,7 @@ class Policy:
     def _report(self, selection: Selection, began: int, verdict: HttpVerdict) -> HttpVerdict:
         """Send an event of the verdict to each sink."""
         if self.sinks:
-            from ratekeeper.sinks.event import event_of
-
-            event = event_of(self.compiled, selection, verdict, self.clock.nanos() - began)
+            event = self._event_of(self.compiled, selection, verdict, self.clock.nanos() - began)
             for sink in self.sinks:
                 sink(event)
         return verdict
@@ -286,6 +285,9 @@ class Policy:
         """Call ``sink`` with an event for each verdict from now on."""
         if not callable(sink):
             raise InvalidInput(f"sinks: expected functions of an event, got {shown(sink)}.")
+        from ratekeeper.sinks.event import event_of
+
+        self._event_of = event_of
         self.sinks = (*self.sinks, sink)
 
     def replace(self, settings: Settings) -> None:

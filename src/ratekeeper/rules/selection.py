@@ -4,6 +4,8 @@ A selection is compiled once for each set of rules that a request can meet, and 
 
 * ``SingleSelection``: one unconditional limit, the most common case.  ``AddressSelection`` is the one by address.
 * ``PreparedSelection``: unconditional rules.  Their checks are one prepared plan that only waits for its keys.
+* ``GuardedSelection``: rules that also look at the client, at a penalty, at a cost in the request, or at a queue, on a
+  store in this process.  It admits requests that nothing special happens to.
 * ``GeneralSelection``: anything else, decided step by step by ``decide.py``.
 
 Each has ``check``, which may block, and ``answer`` for event loops, which returns the verdict at once if it can, and
@@ -14,11 +16,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratekeeper.check import Check
+from ratekeeper.errors import InvalidCost
 from ratekeeper.flow.drive import adrive, drive
 from ratekeeper.flow.queue import WaitQueue
 from ratekeeper.http.verdict import HttpVerdict, VerdictNotes
 from ratekeeper.identity.identity import Caller
+from ratekeeper.keys import LONGEST, encode
+from ratekeeper.limit import UNLIMITED
+from ratekeeper.rules.counter import BLOCKED, cost_of
 from ratekeeper.rules.rule import ANY_TIER
+from ratekeeper.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -37,7 +45,7 @@ NO_QUEUE = WaitQueue()  # deciding a request never waits in a queue
 class PreparedChecks:
     """The limits of one tier as one prepared plan.  ``keys`` makes the key of each limit from a caller."""
 
-    __slots__ = ("entries", "keys", "plan", "shadow")
+    __slots__ = ("cost", "entries", "keys", "plan", "shadow", "table")
 
     def __init__(self, counters: Iterable[RuleCounter], tier: str) -> None:
         limits = [counter.entries.get(tier, counter.default) for counter in counters]
@@ -46,7 +54,13 @@ class PreparedChecks:
         self.entries = tuple(enforced)
         self.keys = tuple([limit.counter.key for limit in enforced])
         self.shadow = tuple([ShadowCheck(limit) for limit in kept if limit.counter.is_shadow])
-        self.plan: Any = prepare(enforced) if enforced else NothingToCheck
+        self.plan: Any = NothingToCheck
+        self.table: Any = None  # of the only limit
+        self.cost = enforced[0].counter.constant if enforced else 0  # 0: each request has its own
+        if len(enforced) == 1:
+            self.table = table_of(enforced[0])
+        if enforced and self.cost:
+            self.plan = prepare(enforced)
 
 
 def prepare(limits: list[TierLimit]) -> Any:
@@ -91,12 +105,15 @@ class ShadowCheck:
 class MatchedRules:
     """What every selection knows."""
 
-    __slots__ = ("counters", "identity", "response")
+    __slots__ = ("counters", "endpoint", "identity", "response")
 
     def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> None:
         self.counters = counters
         self.identity = rules.identity
         self.response = rules.response
+        # What events call an endpoint that the framework does not name: the pattern of a rule, the first that has one.
+        patterns = [pattern.text for counter in counters for pattern in counter.rule.patterns]
+        self.endpoint = max(patterns, key=lambda text: text != "/**", default="/**")
 
     @property
     def ready(self) -> PreparedChecks | None:
@@ -248,6 +265,72 @@ class PreparedSelection(MatchedRules):
         return verdict
 
 
+class GuardedSelection(PreparedSelection):
+    """Conditional rules on a store in this process, for requests that they admit without more ado.
+
+    Exemptions, blocks and costs are looked at first, which takes nothing, and a plan that is refused takes nothing
+    either.  So whatever is not plainly admitted is decided from the beginning by ``decide.py``, and by nothing else.
+    """
+
+    __slots__ = ("blocks", "exempting", "general", "has_queues", "rules")
+
+    def __init__(self, rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> None:
+        super().__init__(rules, counters)
+        self.rules = rules
+        self.general = GeneralSelection(rules, counters)
+        self.exempting = tuple([counter for counter in counters if counter.exempt])
+        blocks = [counter for counter in counters if counter.block is not None and not counter.is_shadow]
+        self.blocks = tuple(
+            [(counter.key, counter.space + BLOCKED, counter.block, counter.store) for counter in blocks]
+        )
+        self.has_queues = any(limit.is_queue for counter in counters for limit in counter.rule.limits.values())
+
+    @property
+    def ready(self) -> PreparedChecks | None:
+        return None
+
+    def check(self, request: Request) -> HttpVerdict:
+        caller = Caller(self.identity, request)
+        for counter in self.exempting:
+            if counter.is_exempt(caller):
+                return self.general.check(request)
+        for make_key, space, block, store in self.blocks:
+            key: str | bytes = make_key(caller)
+            check = Check(space, key if len(key) <= LONGEST else encode(key), block, 1, "local")  # type: ignore[arg-type]
+            if not store.peek((check,))[0].allowed:
+                return self.general.check(request)
+        checks = self.checks or self.checks_of(caller)
+        if checks.table is None:
+            allowed, decisions = checks.plan.check(tuple([key(caller) for key in checks.keys]))
+            if not allowed:
+                return self.general.check(request)
+            answers = tuple(zip(checks.entries, decisions, strict=True))
+        else:
+            cost = checks.cost
+            if not cost:
+                try:
+                    cost = min(UNLIMITED, cost_of(checks.entries[0].counter.rule, request))
+                except InvalidCost:
+                    return self.general.check(request)
+                if not cost:
+                    return self.general.check(request)
+            decision = checks.table.check(checks.keys[0](caller), cost)
+            if not decision.allowed:
+                return self.general.check(request)
+            answers = ((checks.entries[0], decision),)
+        verdict = HttpVerdict(request, self.response, answers)
+        if self.has_queues:
+            for entry, decision in answers:
+                if decision.delay * SECOND > entry.counter.rule.max_delay:
+                    return run(self.rules.refuse_late(request, self.rules.taken(verdict)), self.rules.fleet)
+        if checks.shadow:
+            made = [shadow.check(shadow.key(caller), shadow.cost) for shadow in checks.shadow]
+            verdict.notes = shadow_notes(checks.shadow, made)
+        return verdict
+
+    answer = check
+
+
 class GeneralSelection(MatchedRules):
     """Rules that depend on more than the limit: exempt clients, penalties, grace, queues, costs, several stores."""
 
@@ -269,7 +352,7 @@ class GeneralSelection(MatchedRules):
         return adrive(self.rules.decide(self, request), self.rules.fleet, self.rules.fleet.clock, NO_QUEUE)
 
 
-Selection = SingleSelection | PreparedSelection | GeneralSelection
+Selection = SingleSelection | PreparedSelection | GeneralSelection  # a GuardedSelection is a PreparedSelection
 
 
 def run(flow: Flow[Any], store: Store) -> Any:
@@ -278,9 +361,13 @@ def run(flow: Flow[Any], store: Store) -> Any:
 
 def shadow_notes(shadows: tuple[ShadowCheck, ...], decisions: Iterable[Any]) -> VerdictNotes:
     """What rules in shadow would have said to an admitted request."""
+    if len(shadows) == 1:
+        (decision,), (shadow,) = decisions, shadows
+        refused = () if decision.allowed else (shadow.entry.counter.name,)
+        return VerdictNotes(shadow=refused, unenforced=((shadow.entry, decision),))
     unenforced = tuple([(shadow.entry, decision) for shadow, decision in zip(shadows, decisions, strict=True)])
-    refusing = tuple([entry.counter.name for entry, decision in unenforced if not decision.allowed])
-    return VerdictNotes(shadow=refusing, unenforced=unenforced)
+    refusing = [entry.counter.name for entry, decision in unenforced if not decision.allowed]
+    return VerdictNotes(shadow=tuple(refusing) if refusing else (), unenforced=unenforced)
 
 
 def is_denied(decision: Decision) -> bool:
@@ -293,10 +380,26 @@ def selection_for_hits(rules: CompiledRules, selection: Selection, hits: int) ->
     return selection if hits == 1 else GeneralSelection(rules, selection.counters, hits)
 
 
+def are_guardable(counters: tuple[RuleCounter, ...]) -> bool:
+    """Whether a ``GuardedSelection`` may decide by these rules, all in this process."""
+    is_priced = any(counter.rule.cost.source for counter in counters)
+    return all(counter.is_guardable and not counter.store.blocking for counter in counters) and (
+        not is_priced or (len(counters) == 1 and not counters[0].is_shadow)
+    )
+
+
 def selection_of(rules: CompiledRules, counters: tuple[RuleCounter, ...]) -> Selection:
     """The quickest kind of selection that decides by these rules."""
     enforced_on = {id(counter.store) for counter in counters if not counter.is_shadow}
-    if len(enforced_on) > 1 or not all(counter.is_unconditional for counter in counters):
+    is_plain = len(enforced_on) <= 1 and all(counter.is_unconditional for counter in counters)
+    is_counted_once = sum(not counter.is_shadow for counter in counters) == 1
+    if (
+        len(enforced_on) == 1
+        and (not is_plain or (is_counted_once and (len(counters) > 1 or counters[0].by_tier)))
+        and are_guardable(counters)
+    ):
+        return GuardedSelection(rules, counters)
+    if not is_plain:
         return GeneralSelection(rules, counters)
     if len(counters) == 1 and not counters[0].is_shadow and not counters[0].by_tier:
         (counter,) = counters

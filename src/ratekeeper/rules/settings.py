@@ -43,8 +43,8 @@ class Response:
 
     @cached_property
     def is_terse(self) -> bool:
-        """Whether the body of a refusal is the default one, which is written from a template."""
-        return self.body == "json" and self.message is None and not self.jitter and self.render is None
+        """Whether the body of a refusal is the same for each refusal with the same wait, and can be cached."""
+        return self.body in ("json", "problem") and self.message is None and not self.jitter and self.render is None
 
     @cached_property
     def dialects(self) -> tuple[Dialect, ...]:

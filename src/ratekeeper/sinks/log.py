@@ -42,9 +42,10 @@ class LoggingSink:
         if event.allowed and not event.shadow and not event.graced:
             return
         if not event.allowed:
-            self._log(logging.WARNING, event.result, event, rule=event.rule)
-            if not self._refusals.check(event.client) and self._spikes.check(event.client):
-                self._log(logging.ERROR, "spike", event, rule=event.rule, above=str(self._refusals.limits))
+            self._log(logging.WARNING, event.result, event)
+            client = event.client
+            if not self._refusals.check(client) and self._spikes.check(client):
+                self._log(logging.ERROR, "spike", event, above=str(self._refusals.limits))
         for rule in event.graced:
             self._log(logging.WARNING, "graced", event, rule=rule)
         for rule in event.shadow:
@@ -56,6 +57,7 @@ class LoggingSink:
         if not self._lines.check("lines"):
             self._dropped += 1
             return
+        more = {"rule": event.rule, **more} if "rule" not in more else more
         algorithms = {limit.rule: limit.algorithm for limit in event.limits}
         facts: dict[str, object] = {"event": name, **more, "client": event.client, "method": event.method,
                                     "endpoint": event.endpoint}  # fmt: skip
