@@ -42,3 +42,9 @@ def on_page_markdown(markdown, page, config, files):
         if page.file.src_uri.startswith(start):
             page.meta.setdefault("search", {"boost": boost})
     return markdown
+
+
+def on_post_page(output, page, config):
+    """Name the theme's dialog: without a name, a screen reader does not say what it is."""
+    dialog = 'data-md-component="search" role="dialog"'
+    return output.replace(dialog, f'{dialog} aria-label="Search"')
