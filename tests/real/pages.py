@@ -41,4 +41,4 @@ def check_that_everybody_can_use_it(page, name):
         for each in found
         if each["impact"] in ("serious", "critical")
     ]
-    assert serious == [], name
+    assert serious == [], f"{name}: {serious}"
