@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import bench
+from bench import harness
 
-SUPPORT = {"__main__", "harness", "peers", "relay"}
+SUPPORT = {"__main__", "charts", "harness", "peers", "relay"}
+JSON = "--json"
 
 
 def main() -> int:
@@ -20,6 +22,7 @@ def main() -> int:
         print(f"{__doc__}\n")
         for name in names:
             print(f"  {name:15} {first_line(name)}")
+        print(f"\n  {JSON:15} keep what they record in bench/results, from where `python -m bench.charts` draws it")
         return 0
     for name in wanted:
         if name not in names:
@@ -27,6 +30,10 @@ def main() -> int:
             return 2
     for name in wanted or names:
         importlib.import_module(f"bench.{name}").main()
+        written = harness.write(name) if JSON in sys.argv else None
+        harness.recorded.clear()
+        if written is not None:
+            print(f"\n{written}")
     return 0
 
 

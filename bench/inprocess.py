@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench.harness import Contestant, conditions, floor, race, table
+from bench.harness import Contestant, conditions, floor, race, record, table
 from bench.peers import PEERS
 from ratekeeper import AsyncLimiter, Limiter, MemoryStore
 from ratekeeper.algorithms import ALGORITHMS
@@ -62,6 +62,7 @@ def hot_key(refused: bool) -> None:
         rows.append([contestant.name, f"{own * 1e9:.0f}", f"{own / best[F1]:.2f}", times])
     title = "One decision, hot key, refused" if refused else "One decision, hot key, allowed"
     table(title, ["", "ns", "x F1", "x native"], rows)
+    record(title, "ns", {each.name: [own * 1e9 for own in each.rounds] for each in contestants})
     native = [best[f"ratekeeper native {algorithm}"] for algorithm in ALGORITHMS]
     print(f"slowest algorithm : fastest, native: {max(native) / min(native):.2f}")
 

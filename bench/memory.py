@@ -13,7 +13,7 @@ import subprocess
 import sys
 import warnings
 
-from bench.harness import conditions, resident, table
+from bench.harness import conditions, record, resident, table
 from bench.peers import AWAITED, PEERS, Call
 from ratekeeper import Limiter
 from ratekeeper.algorithms import ALGORITHMS
@@ -63,6 +63,8 @@ def main() -> None:
     rows = []
     for algorithm in ALGORITHMS:
         found = [bytes_per_key(kind, algorithm) for kind in kinds]
+        own = {kind: [number] for kind, number in zip(kinds, found, strict=True) if number == number}
+        record(algorithm, "bytes a key", own)
         rows.append([algorithm, *(f"{number:.0f}" if number == number else "" for number in found)])
     table(f"Bytes a key at {KEYS:,} keys (peers {FEWER:,}); a log has 5 entries", ["", *kinds], rows)
 

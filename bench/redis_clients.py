@@ -21,7 +21,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from bench.harness import conditions, table
+from bench.harness import conditions, record, table
 from bench.relay import Relay
 from ratekeeper import AsyncLimiter, Limiter
 from tests.servers import Server
@@ -125,13 +125,21 @@ async def asynchronous(server: Server) -> None:
             print(f"{name}: not here ({error})")
     never = float("inf")
     best = {(name, tasks): (0.0, never, never) for tasks in (1, 64, 256) for name in calls}
+    rates: dict[tuple[str, int], list[float]] = {key: [] for key in best}
+    cpus: dict[tuple[str, int], list[float]] = {key: [] for key in best}
     for call in calls.values():
         await asyncio.gather(*[call(key) for key in KEYS[:256]])  # every connection there will be
     for _ in range(ROUNDS):
         for name, tasks in best:
             rate, median, cpu = await closed_loop(calls[name], tasks)
+            rates[name, tasks].append(rate)
+            cpus[name, tasks].append(cpu * 1e6)
             before = best[name, tasks]
             best[name, tasks] = max(before[0], rate), min(before[1], median), min(before[2], cpu)
+    for tasks in (64, 256):
+        title = f"One event loop, {tasks} tasks"
+        record(title, "a second", {name: rates[name, tasks] for name in calls}, most=True)
+        record(f"{title}: CPU time", "µs", {name: cpus[name, tasks] for name in calls})
     floor = next(iter(calls))
     rows = []
     for name in calls:

@@ -56,7 +56,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         linked = (page.parent / path).resolve() if path else page
         assert linked.exists(), f"{page.name} links to {target}, which does not exist"
-        if anchor:
+        if anchor and not anchor.startswith("only-"):  # a picture for one colour scheme
             assert anchor in anchors(linked), f"{page.name} links to {target}, which has no such heading"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.real.pages import WIDTHS, check_that_everybody_can_use_it, check_that_it_fits
 from tests.real.proxies import binary
 from tests.service.running import running
 
@@ -60,7 +61,7 @@ def local(url):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_it_shows_what_happens_and_fits(browser, service, scheme, width):
     page = opened(browser, service, color_scheme=scheme, viewport={"width": width, "height": 900})
     row = page.locator("#rules tbody tr").first
@@ -72,7 +73,7 @@ def test_it_shows_what_happens_and_fits(browser, service, scheme, width):
     assert page.get_by_label("mode of quiet").input_value() == "shadow"
     expect(page.locator("#clients li")).to_have_count(2)
     assert "198.51.100" not in page.content()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    check_that_it_fits(page, "dashboard", [width])
     if SHOTS:
         page.screenshot(path=str(Path(SHOTS, f"dashboard-{scheme}-{width}.png")), full_page=True)
     assert page.errors == []
@@ -105,7 +106,7 @@ def test_overrides_work_from_the_keyboard_and_need_the_token(browser, service):
     page.keyboard.press("Enter")
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
-    expect(page.locator("#said")).to_contain_text("expected 'Authorization: Bearer TOKEN'")
+    expect(page.locator("#token-form [role=alert]")).to_contain_text("expected 'Authorization: Bearer TOKEN'")
     page.get_by_label("Admin token").fill("sesame")
     page.keyboard.press("Enter")
     expect(page.get_by_label("mode of quiet")).to_be_enabled()
@@ -129,6 +130,8 @@ def test_it_tries_a_limit_with_every_algorithm(browser, service):
     expect(page.locator("#tried")).to_contain_text("sliding_log allowed")
     said = page.locator("#tried").inner_text()
     assert said.count("allowed 3 of 5") == 6, said
+    assert "leaky_bucket allowed 3 of 5, waits up to 40 min" in said  # the third of an hour's three
+    expect(page.locator(".queued")).to_have_count(2)
     assert page.locator(".dot-a").count() == 18
     assert page.errors == []
 
@@ -142,6 +145,7 @@ def test_everything_has_a_name_and_nothing_is_hard_to_read(browser, service):
         assert unnamed == 0
         poor = json.loads(page.evaluate(CONTRAST))
         assert poor == []
+        check_that_everybody_can_use_it(page, f"dashboard, {scheme}")
 
 
 CONTRAST = """(() => {

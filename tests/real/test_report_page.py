@@ -10,11 +10,12 @@ from ratekeeper import lab
 from ratekeeper.algorithms import ALGORITHMS, WINDOWS
 from ratekeeper.lab.report import write_simulation
 from ratekeeper.lab.traffic import recorded
+from tests.real import pages
 from tests.twins.test_js import RULES_JS, RUNNER, walks_of_all
 
 pytestmark = pytest.mark.real
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-FIGURES = r'<b>(\w+)</b><span class="lane-figures">([\d,]+) admitted · ([\d,]+) refused .*? worst second ([\d.]+) ×'
+FIGURES = r'<b>(\w+)</b><span class="lane-figures">([\d,]+) admitted · ([\d,]+) refused .*? worst window ([\d.]+) ×'
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=20000"),
@@ -64,6 +65,23 @@ def test_dragging_decides_again(tmp_path):
     assert re.fullmatch(r"\d+/second burst \d+", limit)
     assert limit != "10/second burst 15"
     check_figures(shown, lab.simulate(limit, simulation.traffic, algorithms=ALGORITHMS, shared=True))
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_fits_and_everybody_can_use_it(tmp_path, scheme):
+    """Bars stay in their card, and nothing is drawn for 0."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    simulation = lab.simulate("10/second burst 15", "burst", algorithms=ALGORITHMS, clients=4, seconds=20)
+    write_simulation(simulation, tmp_path / "report.html")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=BROWSER, args=list(pages.QUIET))
+        page = browser.new_page(color_scheme=scheme)
+        page.goto((tmp_path / "report.html").as_uri())
+        pages.check_that_it_fits(page, "report")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        pages.check_that_everybody_can_use_it(page, f"report, {scheme}")
+        browser.close()
 
 
 # Without a screen frames may never come.

@@ -94,7 +94,8 @@ FIGURES_MEAN = (
     "Worst second: the most that all clients together were admitted within any second. "
     "Longest wait: the longest delay of a call in a leaky bucket. "
     "Shut out: the longest time from a client's first refusal to its next admission. "
-    "Wrongly: an exact sliding log with the same history would have decided differently. "
+    "Differs from a sliding log: an exact log with the same history would have decided otherwise; "
+    "+ was admitted where the log refuses, − was refused where it admits. "
     "Fairness: 1 if each client got its fair share."
 )
 

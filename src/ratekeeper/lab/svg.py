@@ -100,6 +100,9 @@ def rectangle(kind: str, left: float, top: float, width: float, height: float) -
 
 def chart(shapes: str, top: str, bottom: str, ticks: Ticks) -> str:
     labels = "".join(f'<span style="left:{100 * place:.1f}%">{escape(text)}</span>' for place, text in ticks)
-    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img">{shapes}</svg>'
+    name = (
+        f'role="img" aria-label="Chart from {escape(bottom)} to {escape(top)}"'  # the caption of its figure says more
+    )
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" {name}>{shapes}</svg>'
     sides = f'<div class="sides"><span>{escape(top)}</span><span>{escape(bottom)}</span></div>'
     return f'<div class="plot">{sides}<div class="field">{svg}<div class="ticks">{labels}</div></div></div>'

@@ -119,7 +119,7 @@ function redraw() {
       : name === "calendar_window" ? ` · by the calendar of ${play.timezone}` : "";
     lanes[name].figures.textContent =
       `${number(admitted)} admitted · ${number(lost)} refused (${percent(lost ? lost / (admitted + lost) : 0)})` +
-      ` · ${number(outcome.hit)} clients refused · worst ${period} ${(outcome.worst / chosen.count).toFixed(2)} ×${wait}`;
+      ` · ${number(outcome.hit)} clients refused · worst window ${(outcome.worst / chosen.count).toFixed(2)} ×${wait}`;
     draw(lanes[name].canvas, ...columns[name], most);
   }
 }
