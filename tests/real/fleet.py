@@ -83,7 +83,8 @@ def record(number, url, prefix, texts, seconds, pause=0.01):
                 cost = chance.choice([1, 1, 1, 2, 5])
                 began = time.monotonic_ns()
                 try:
-                    answer = store.check((Check("history", prefix, limits[index], cost),))
+                    # Each limit in a space of its own: buckets of one period would share a state.
+                    answer = store.check((Check(f"history {index}", prefix, limits[index], cost),))
                     (answer,) = answer if answer.__class__ is tuple else await answer
                 except StoreUnavailable as error:
                     history.append((index, began, time.monotonic_ns(), cost, None, 0, error.why))
