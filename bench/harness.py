@@ -96,7 +96,8 @@ def publish(name: str, rows: Sequence[dict[str, object]]) -> None:
     written = {
         "name": name,
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{installed['machine']}, {os.cpu_count()} cores, {installed['engine']} core, clock: {installed['clock']}",
+        "machine": f"{installed['machine']}, {os.cpu_count()} cores, {installed['engine']} core, "
+        f"clock: {installed['clock']}",
         "python": platform.python_version(),
         "rows": list(rows),
     }
