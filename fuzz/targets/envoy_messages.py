@@ -6,7 +6,6 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-import grpc
 from envoy.service.ratelimit.v3 import rls_pb2
 from google.protobuf.message import DecodeError
 
@@ -16,8 +15,9 @@ from ratekeeper.protobuf import read_fields, write_bytes, write_number
 from ratekeeper.rules.policy import Policy
 from ratekeeper.service.decider import Decider
 from ratekeeper.service.envoy.config import Descriptors
-from ratekeeper.service.envoy.server import RateLimits
-from ratekeeper.service.options import Bounds, Options
+from ratekeeper.service.envoy.rate_limits import INTERNAL, INVALID_ARGUMENT, RateLimits
+from ratekeeper.service.http2_listener import CallFailed
+from ratekeeper.service.options import Bounds, EnvoyOptions, Options
 from ratekeeper.testing import FakeClock
 
 BOUNDS = Bounds(names=16, tables=8_000_000)
@@ -41,36 +41,22 @@ def descriptors() -> Descriptors:
     return parsed
 
 
-class Aborted(grpc.aio.AbortError):
-    pass
-
-
-class Context:
-    code: Any = None
-
-    async def abort(self, code: Any, details: str = "") -> None:
-        self.code = code
-        raise Aborted(details)
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-
 async def ask(limits: RateLimits, raw: bytes) -> Any:
-    context = Context()
     try:
-        return rls_pb2.RateLimitResponse.FromString(await limits.answer(raw, context))
-    except Aborted:
-        assert context.code != grpc.StatusCode.INTERNAL, "a request failed"
-        return context.code
+        return rls_pb2.RateLimitResponse.FromString(await limits.answer(raw))
+    except CallFailed as error:
+        code = error.code
+    assert code != INTERNAL, "a request failed"
+    return code
 
 
 async def run(data: bytes) -> None:
     choices = Choices(data)
-    has_config = choices.number() % 2
+    choice = choices.number()
+    has_config, is_compat = choice % 2, bool(choice // 2 % 2)
     raw = choices.rest()
     decider = Decider(Policy.parse(RULES, clock=FakeClock()), Options(bounds=BOUNDS))
-    limits = RateLimits(decider, descriptors() if has_config else None)
+    limits = RateLimits(decider, descriptors() if has_config else None, EnvoyOptions(compat=is_compat))
     first = await ask(limits, raw)
     for _ in range(3):
         again = await ask(limits, raw)
@@ -83,7 +69,7 @@ async def run(data: bytes) -> None:
     try:
         parsed = rls_pb2.RateLimitRequest.FromString(raw)
     except DecodeError:
-        assert first == grpc.StatusCode.INVALID_ARGUMENT
+        assert first == INVALID_ARGUMENT
     else:
         written = write_bytes(1, parsed.domain.encode()) + write_number(3, parsed.hits_addend)
         assert dict(read_fields(written)) == {1: parsed.domain.encode()} | (
