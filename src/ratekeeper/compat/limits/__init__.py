@@ -8,17 +8,17 @@ from __future__ import annotations
 import sys
 
 from ratekeeper.compat.limits import errors, items, storage, strategies
-from ratekeeper.compat.limits.items import (
-    RateLimitItem as RateLimitItem,
-    RateLimitItemPerDay as RateLimitItemPerDay,
-    RateLimitItemPerHour as RateLimitItemPerHour,
-    RateLimitItemPerMinute as RateLimitItemPerMinute,
-    RateLimitItemPerMonth as RateLimitItemPerMonth,
-    RateLimitItemPerSecond as RateLimitItemPerSecond,
-    RateLimitItemPerYear as RateLimitItemPerYear,
-    WindowStats as WindowStats,
-    parse as parse,
-    parse_many as parse_many,
+from ratekeeper.compat.limits.items import (  # noqa: F401 - the names of limits
+    RateLimitItem,
+    RateLimitItemPerDay,
+    RateLimitItemPerHour,
+    RateLimitItemPerMinute,
+    RateLimitItemPerMonth,
+    RateLimitItemPerSecond,
+    RateLimitItemPerYear,
+    WindowStats,
+    parse,
+    parse_many,
 )
 from ratekeeper.errors import InvalidInput
 
