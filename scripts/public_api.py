@@ -30,6 +30,7 @@ MODULES = {
     "adapters.flask": "howto/flask.md",
     "adapters.grpc": "howto/grpc.md",
     "adapters.wsgi": "howto/wsgi.md",
+    "compat.limits": "howto/limits-interface.md",
     "lab": "howto/simulate.md",
     "lab.plots": "howto/simulate.md",
     "outbound": "howto/outbound.md",

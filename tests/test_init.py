@@ -34,6 +34,7 @@ MODULES = {
     "ratekeeper.adapters.flask": "RateLimiter",
     "ratekeeper.adapters.grpc": "AsyncRateLimitInterceptor RateLimitInterceptor",
     "ratekeeper.adapters.wsgi": "RateLimitMiddleware",
+    "ratekeeper.compat.limits": "install",
     "ratekeeper.lab": "ClientRetry Comparison Lane Replay SHAPES Simulation Suggestion Traffic "
     "load_trace recorded replay simulate traffic",
     "ratekeeper.lab.plots": "save_lanes",

@@ -8,7 +8,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "ratekeeper"
 CLASS = re.compile(r"^ *class (\w+)[(:]", re.M)
 
 # One idea in several frameworks: users import the class of theirs.
-PER_FRAMEWORK = {"RateLimitMiddleware", "PacingTimeout", "PacedTransport", "AsyncPacedTransport"}
+PER_FRAMEWORK = {"RateLimitMiddleware", "PacingTimeout", "PacedTransport", "AsyncPacedTransport", "RateLimiter"}
 
 
 def test_a_class_name_is_used_once():

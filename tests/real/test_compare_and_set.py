@@ -1,4 +1,4 @@
-"""Memcached and SQLite under faults: processes that are killed, answers that are lost or late, a server that restarts."""
+"""Memcached and SQLite under faults: killed processes, lost and late answers, a server that restarts."""
 
 import os
 import signal
@@ -25,7 +25,8 @@ from ratekeeper.check import Check
 from ratekeeper.limit import parse_limits
 from ratekeeper.stores import open_store
 store = open_store(sys.argv[1], deadline=30)
-plan = tuple(Check("s", key, parse_limits(limit), 1) for key, limit in (("all", "300 per 50 days"), ("own", "900 per 50 days")))
+rows = (("all", "300 per 50 days"), ("own", "900 per 50 days"))
+plan = tuple(Check("s", key, parse_limits(limit), 1) for key, limit in rows)
 while all(store.check(plan)):
     print("admitted", flush=True)
 """

@@ -1,0 +1,1 @@
+"""The faces of other libraries, with our engine behind them."""
