@@ -7,7 +7,11 @@ from __future__ import annotations
 
 ROUNDED = "The weighted count of the older window is rounded down, so one call more passes right after an edge."
 EVERY_RESPONSE = "With its headers enabled it sends the field with every response, as the time until the window ends."
-WHOLE_SECONDS = "Tokens are refilled by whole seconds of the clock, so a full refill can follow a burst at once."
+WHOLE_SECONDS = (
+    "Tokens are refilled by whole seconds of the clock, so a full refill can follow a burst at once; "
+    "its sliding window rounds the weighted count down."
+)
+NEXT_WINDOW = "The time until the next window is told, at which the older window still counts in full."
 LRU = "Its default memory store keeps the 1,024 keys that were used last; the option MAX_SIZE raises that."
 
 NOTES: dict[tuple[str, str], tuple[str, str]] = {
@@ -23,10 +27,8 @@ NOTES: dict[tuple[str, str], tuple[str, str]] = {
     ("throttled-py", "bound"): (WHOLE_SECONDS, ""),
     ("throttled-py-redis", "bound"): (WHOLE_SECONDS, ""),
     ("throttled-py", "flood"): (LRU, ""),
-    ("throttled-py-redis", "retry-after"): (
-        "The time until the next window is told, at which the older window still counts in full.",
-        "",
-    ),
+    ("throttled-py", "retry-after"): (NEXT_WINDOW, ""),
+    ("throttled-py-redis", "retry-after"): (NEXT_WINDOW, ""),
     ("throttled-py-redis", "expiry"): (
         "The expiry time is set before the key is written for the first time, so a key of one call has none.",
         "",

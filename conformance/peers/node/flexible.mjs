@@ -12,6 +12,7 @@ await serve(
     promises: {
       algorithms: ['first_use_window'],
       resolution: 1000,
+      precision: 1000, // it counts milliseconds
       features: features.concat(store ? ['processes', 'expiry'] : ['bounded_memory']),
       store: store ? 'redis' : 'memory',
     },
