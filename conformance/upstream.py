@@ -17,7 +17,10 @@ LRU = "Its default memory store keeps the 1,024 keys that were used last; the op
 NOTES: dict[tuple[str, str], tuple[str, str]] = {
     ("limits", "bound"): (ROUNDED, ""),
     ("limits-redis", "bound"): (ROUNDED, ""),
-    ("limits", "concurrent"): ("Under threads one call less is admitted now and then; none more was seen.", ""),
+    ("limits", "concurrent"): (
+        "The counter in memory is created and read without a lock; 99 and 200 of 100 were seen. A lock is merged.",
+        "https://github.com/alisaifee/limits/pull/352",
+    ),
     ("slowapi", "retry-after-field"): (EVERY_RESPONSE, ""),
     ("flask-limiter", "retry-after-field"): (EVERY_RESPONSE, ""),
     ("flask-limiter", "retry-after"): (
