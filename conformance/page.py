@@ -116,6 +116,7 @@ def page_text(content: dict[str, Any]) -> str:
         "",
         "✓ the law holds · ✗ it does not: the sign links to the failure and the command that shows it · ○ it could not"
         " be judged here, for example because the clock of the target cannot be set · `·` not promised.",
+        "On real time, where the clock cannot be set, ✓ says that no break was seen in this run.",
         "",
     ]
     for heading, levels in TABLES:
