@@ -21,10 +21,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test full real lint format types coverage bench sanitize fuzz wheel docs changelog clean distclean
+.PHONY: help setup run demo test full real lint format types coverage bench conformance sanitize fuzz wheel docs changelog clean distclean
 
 help:
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamp is as old as the last complete installation; editing pyproject.toml or the C core makes it stale.
 # The build leaves an egg-info in src/, a second and soon outdated record of our pytest plugin: away with it.
@@ -97,6 +97,13 @@ bench: $(VENV)/.group-bench ## measure, beside the peers (ARGS=--help lists what
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
 	@$(PY) -m bench $(ARGS)
+
+# The peers go into build/conformance; what cannot be installed here is skipped, with a line that says why.
+conformance: $(INSTALLED) ## judge ratekeeper and other rate limiters by the conformance suite, and write its page
+	@$(PY) scripts/ensure-redis >/dev/null
+	@$(PY) -m conformance install
+	@$(PY) -m conformance run --target all --out conformance/results/latest.json $(ARGS) || true
+	@$(PY) -m conformance page
 
 sanitize: $(INSTALLED) ## run the C core under sanitizers and a leak check
 	@sh scripts/sanitize

@@ -1,0 +1,3 @@
+module conformance/peers
+
+go 1.22
