@@ -73,6 +73,13 @@ class Tally:
         self.store_errors = 0
 
 
+class LockOwner:
+    """The lock of a sink, which is held during a fork."""
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()
+
+
 class PrometheusSink:
     """Count requests by endpoint and decisions by rule, and show how much of each limit is used."""
 
@@ -89,13 +96,14 @@ class PrometheusSink:
         self._fallbacks = made(Counter, "ratekeeper_stand_ins_total")
         self._endpoints, self._rules = Labels(), Labels()
         self._clock = clock
-        self.lock = allocate_lock()
+        self._owner = LockOwner()
+        self._lock = self._owner.lock
         self._tally = Tally()
         self._is_read_elsewhere = "PROMETHEUS_MULTIPROC_DIR" in environ or "prometheus_multiproc_dir" in environ
         self._least: dict[str, float] = {}
         self._refused = TopSources()
         self._began_at = clock()
-        keep_through_fork(self)
+        keep_through_fork(self._owner)
         registry.register(self)
 
     def __call__(self, event: Event) -> None:
@@ -106,7 +114,7 @@ class PrometheusSink:
         result, endpoint = event.result, self._endpoints.of(event.endpoint)
         seconds, allowed = event.seconds, event.allowed
         client = "" if allowed else event.client
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             tally = self._tally
@@ -142,7 +150,7 @@ class PrometheusSink:
         place = self._endpoints.of(event.endpoint), label
         seconds, used = event.seconds, 1 - decision.remaining / label.capacity
         bucket, share = bisect_left(SECONDS, seconds), bisect_left(SHARES, used)
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             admissions = self._tally.admissions.get(place)
@@ -164,7 +172,7 @@ class PrometheusSink:
 
     def _move_on(self) -> None:
         """Move what requests added to the metrics of prometheus_client, each number once."""
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             tally, self._tally = self._tally, Tally()
@@ -196,7 +204,7 @@ class PrometheusSink:
             yield from metric.collect()
         for metric in (self._store_errors, self._fallbacks):
             yield from metric.collect()
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             least = dict(self._least)
