@@ -48,4 +48,5 @@ CATALOGUE = {
     "ratekeeper_memory_bytes": Metric("gauge", "Most memory that this worker has used.", (), False),
     "ratekeeper_http_connections": Metric("gauge", "Open HTTP connections of this worker.", (), False),
     "ratekeeper_resp_connections": Metric("gauge", "Open connections of Redis clients to this worker.", (), False),
+    "ratekeeper_grpc_connections": Metric("gauge", "Open connections of gRPC clients to this worker.", (), False),
 }

@@ -41,3 +41,11 @@ def test_a_check_of_nothing_known_is_an_error(service, raw, code):
     with connect(service) as channel, pytest.raises(grpc.RpcError) as failed:
         channel.unary_unary(HEALTH_CHECK.decode())(raw)
     assert failed.value.code() is code
+
+
+def test_metrics_count_its_connections():
+    with running(grpc=ANY) as service, connect(service) as channel:
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        status, _, page = service.call("GET", "/metrics")
+    assert status == 200
+    assert b"\nratekeeper_grpc_connections 1\n" in page
