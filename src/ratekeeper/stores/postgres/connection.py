@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
     from ratekeeper.stores.postgres.url import PostgresSettings
 
-PARAMETERS = "$1,$2,$3,$4,$5,$6,$7,$8,$9,$10"
-SIGNATURE = "text,int[],text,bigint[],bigint[],bigint[],bigint[],bytea[],bigint,int"
+# The functions of decide.sql by the number of their parameters.
+FUNCTIONS = {
+    7: ("check_1", "bytea,text,bigint,bigint[],bigint,bigint,int"),
+    10: ("decide_1", "text,int[],text,bigint[],bigint[],bigint[],bigint[],bytea[],bigint,int"),
+}
 CANCELS_FOR = 2.0  # seconds
 MOST_NOTICES = 10  # that a server sends between two statements
 AGAIN = ("40001", "40P01", "55P03")  # rolled back, as another statement was in the way: worth another try
@@ -48,8 +51,13 @@ class PostgresConnection:
     def __init__(self, settings: PostgresSettings, until: float) -> None:
         """Connect; raises OSError, ServerError or TimeoutError."""
         self.settings = settings
-        self.statement = f"SELECT {settings.schema}.decide_1({PARAMETERS})".encode()
-        self.name = b"ratekeeper_" + blake2b(self.statement, digest_size=8).hexdigest().encode()  # the same text only
+        self.statements: dict[int, bytes] = {}
+        self.names: dict[int, bytes] = {}
+        for many, (function, _) in FUNCTIONS.items():
+            words = ",".join([f"${number}" for number in range(1, many + 1)])
+            statement = self.statements[many] = f"SELECT {settings.schema}.{function}({words})".encode()
+            # One name for one text, in whatever session of a pooler.
+            self.names[many] = b"ratekeeper_" + blake2b(statement, digest_size=8).hexdigest().encode()
         self.is_prepared = False
         self.run = ""  # names the run of the server
         self.results: list[PGresult] = []
@@ -79,9 +87,8 @@ class PostgresConnection:
     def greet(self, until: float) -> None:
         """See whether the server can decide, and prepare the statement."""
         schema = self.settings.schema
-        question = (
-            f"SELECT pg_is_in_recovery(), pg_postmaster_start_time(), "
-            f"to_regprocedure('{schema}.decide_1({SIGNATURE})') IS NOT NULL"
+        question = "SELECT pg_is_in_recovery(), pg_postmaster_start_time(), " + " AND ".join(
+            [f"to_regprocedure('{schema}.{name}({types})') IS NOT NULL" for name, types in FUNCTIONS.values()]
         )
         self.pgconn.send_query_params(question.encode(), None)
         (result,) = self.finish(until)
@@ -91,9 +98,10 @@ class PostgresConnection:
         if is_there != "t":
             raise ServerError("42883", f"has no schema {schema} of this version. Run: ratekeeper migrate URL", False)
         if self.settings.prepare:
-            self.pgconn.send_prepare(self.name, self.statement)
             try:
-                self.finish(until)
+                for many, statement in self.statements.items():
+                    self.pgconn.send_prepare(self.names[many], statement)
+                    self.finish(until)
                 self.is_prepared = True
             except ServerError as error:
                 if error.state not in NOT_PREPARED:
@@ -104,9 +112,9 @@ class PostgresConnection:
         self.results = []
         try:
             if self.is_prepared:
-                self.pgconn.send_query_prepared(self.name, parameters)
+                self.pgconn.send_query_prepared(self.names[len(parameters)], parameters)
             else:
-                self.pgconn.send_query_params(self.statement, parameters)
+                self.pgconn.send_query_params(self.statements[len(parameters)], parameters)
             self.pgconn.flush()
         except Exception as error:
             raise ConnectionError(self.reason()) from error

@@ -124,35 +124,6 @@ DECLARE
   middle bigint;
   answer bigint[] := '{0}';
 BEGIN
-  -- A single check needs no lock of its own: it writes if the state is still the one that it read.
-  IF marks = 'c' THEN
-    SELECT s.state INTO old FROM ratekeeper.state s WHERE s.key = keys[1];
-    real_now := extract(epoch FROM clock_timestamp()) * 1000000;
-    now := coalesce(given, real_now);
-    old := coalesce(old, '{}');
-    new := ratekeeper.decide_row(kinds, old, now, costs[1], limits);
-    plan_fits := new IS NOT NULL;
-    IF NOT plan_fits THEN
-      new := ratekeeper.mended_row(kinds, old, now, limits);
-      IF new = old THEN
-        RETURN ARRAY[now, 0, cardinality(old)] || old;
-      END IF;
-    END IF;
-    PERFORM set_config('lock_timeout', patience::text, true);
-    UPDATE ratekeeper.state s SET state = new, expires_at = real_now + keeps[1]
-      WHERE s.key = keys[1] AND s.state = old;
-    IF FOUND THEN
-      RETURN ARRAY[now, plan_fits::int, cardinality(new)] || new;
-    END IF;
-    IF old = '{}' THEN
-      INSERT INTO ratekeeper.state VALUES (keys[1], new, real_now + keeps[1]) ON CONFLICT DO NOTHING;
-      IF FOUND THEN
-        PERFORM ratekeeper.sweep(real_now);
-        RETURN ARRAY[now, plan_fits::int, cardinality(new)] || new;
-      END IF;
-    END IF; -- another statement was quicker: wait for it
-  END IF;
-
   IF translate(marks, 'ps,.', '') = '' THEN -- nothing is written, so nothing is locked
     FOR entry IN
       SELECT u.place, s AS hit FROM unnest(keys) WITH ORDINALITY u (key, place)
@@ -337,4 +308,45 @@ BEGIN
     END IF;
   END IF;
   RETURN answer;
+END $$;
+
+-- Decides a single check of one limit, with the least work; the parameters are those of decide_1.
+-- It needs no lock of its own: it writes if the state is still the one that it read, and a refusal writes nothing.
+CREATE OR REPLACE FUNCTION ratekeeper.check_1(
+  key bytea, kind text, cost bigint, lim bigint[], keeps bigint, given bigint, patience int
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  old bigint[];
+  new bigint[];
+  real_now bigint;
+  now bigint;
+  fits int := 1;
+BEGIN
+  SELECT s.state INTO old FROM ratekeeper.state s WHERE s.key = check_1.key;
+  real_now := extract(epoch FROM clock_timestamp()) * 1000000; -- after the state was read, never before
+  now := coalesce(given, real_now);
+  old := coalesce(old, '{}');
+  new := ratekeeper.decide_row(kind, old, now, cost, lim);
+  IF new IS NULL THEN
+    fits := 0;
+    new := ratekeeper.mended_row(kind, old, now, lim);
+    IF new = old THEN
+      RETURN ARRAY[now, fits, cardinality(old)] || old;
+    END IF;
+  END IF;
+  PERFORM set_config('lock_timeout', patience::text, true);
+  UPDATE ratekeeper.state s SET state = new, expires_at = real_now + keeps
+    WHERE s.key = check_1.key AND s.state = old;
+  IF FOUND THEN
+    RETURN ARRAY[now, fits, cardinality(new)] || new;
+  END IF;
+  IF old = '{}' THEN
+    INSERT INTO ratekeeper.state VALUES (check_1.key, new, real_now + keeps) ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      PERFORM ratekeeper.sweep(real_now);
+      RETURN ARRAY[now, fits, cardinality(new)] || new;
+    END IF;
+  END IF;
+  -- Another statement was quicker: wait for it.
+  RETURN ratekeeper.decide_1('c', '{1}', kind, ARRAY[cost], lim, ARRAY[keeps], '{NULL}', ARRAY[key], given, patience);
 END $$;

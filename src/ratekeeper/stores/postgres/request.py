@@ -149,22 +149,15 @@ AnyRequest = RowsRequest | ChargedRows
 
 
 def parameters(requests: Sequence[AnyRequest], given: int | None, patience: int) -> list[bytes | None]:
-    """The parameters of one statement for all these requests; ``patience`` is in milliseconds."""
+    """The parameters of one statement for all these requests; ``patience`` is in milliseconds.
+
+    They are those of ``check_1`` for a single check of one limit, else of ``decide_1``.
+    """
     given_time = None if given is None else b"%d" % given
     if len(requests) == 1 and len(requests[0].rows) == 1:
-        ((mark, name, kind, cost, numbers, keeps, taken_at),) = requests[0].rows
-        return [
-            mark.encode(),
-            b"{1}",
-            kind.encode(),
-            b"{%b}" % cost,
-            b"{%b}" % numbers,
-            b"{%b}" % keeps,
-            b"{%b}" % taken_at,
-            b'{"\\\\x%b"}' % name.encode(),
-            given_time,
-            b"%d" % patience,
-        ]
+        ((mark, name, kind, cost, numbers, keeps, _),) = requests[0].rows
+        if mark == "c":
+            return [b"\\x" + name.encode(), kind.encode(), cost, b"{%b}" % numbers, keeps, given_time, b"%d" % patience]
     rows = [row for request in requests for row in request.rows]
     columns: Any = zip(*rows, strict=True)
     marks, names, kinds, costs, numbers, keeps, taken_at = columns
