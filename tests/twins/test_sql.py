@@ -7,7 +7,7 @@ import random
 import psycopg
 import pytest
 
-from ratekeeper.algorithms import ALGORITHMS
+from ratekeeper.algorithms import ALGORITHMS, BUCKETS
 from ratekeeper.check import Check
 from ratekeeper.limit import Limit, parse_limits
 from ratekeeper.stores.memory import MemoryStore
@@ -110,6 +110,18 @@ def test_twins_agree_at_the_edge_of_what_a_bigint_holds(session, algorithm, seed
     chance = random.Random(f"{algorithm} {seed}")
     limit = extreme_limit(chance, algorithm)
     walk_together(session, limit, random_steps(chance, limit, 100))
+
+
+@pytest.mark.parametrize("algorithm", sorted(BUCKETS))
+def test_twins_agree_when_the_count_changes(session, algorithm):
+    """Limits of one period share states: what is left over of a microsecond is then that of another rate."""
+    for seed in range(tier.steps(40, 10)):
+        chance = random.Random(f"{algorithm} {seed}")
+        micros = chance.choice([10**6, 7, 3_600 * 10**6, 1_000_003])
+        limits = [build(chance.randint(1, 10**6), micros, None, algorithm, 1) for _ in range(3)]
+        steps = random_steps(chance, limits[0], 60)
+        steps = [(chance.choice(limits), now, cost, at) for _, now, cost, at in steps]
+        walk_together(session, limits[0], steps)
 
 
 def test_a_weight_is_compared_exactly_where_products_pass_2_to_the_63(session):

@@ -3,7 +3,8 @@
 -- An instant in ticks does not fit a bigint, so it is kept in two digits: whole microseconds, and the ticks left over
 -- (0 .. drain - 1).  Pairs are compared as rows, the first digit first.
 --
--- state   tat, rest; {} is EMPTY; a state in debt has MARK, 2^52 microseconds, added to its tat
+-- state   tat, rest; {} is EMPTY; a state in debt has MARK, 2^52 microseconds, added to its tat.  The rest may be one of
+--         another rate: it counts as less than a microsecond
 -- limit   drain; unit, unit_rest; full, full_rest; slack, owes
 
 CREATE OR REPLACE FUNCTION ratekeeper.gcra_decide(state bigint[], now bigint, cost bigint, lim bigint[])
@@ -11,7 +12,7 @@ RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   mark CONSTANT bigint := 4503599627370496;
   tat bigint := coalesce(state[1], 0);
-  rest bigint := coalesce(state[2], 0);
+  rest bigint := least(coalesce(state[2], 0), lim[1] - 1);
   new_rest bigint;
 BEGIN
   IF tat >= mark THEN
@@ -36,7 +37,7 @@ RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   mark CONSTANT bigint := 4503599627370496;
 BEGIN
-  IF state[1] < mark AND (state[1], state[2]) > (now + lim[4] + lim[6], lim[5]) THEN
+  IF state[1] < mark AND (state[1], least(state[2], lim[1] - 1)) > (now + lim[4] + lim[6], lim[5]) THEN
     RETURN ARRAY[now + lim[4] + lim[6], lim[5]];
   END IF;
   RETURN state;
@@ -48,16 +49,17 @@ RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   mark CONSTANT bigint := 4503599627370496;
   owed bigint := coalesce(state[1], 0) - now;
+  rest bigint := least(coalesce(state[2], 0), lim[1] - 1);
 BEGIN
   IF state[1] >= mark THEN
     owed := owed - mark;
-  ELSIF (owed, state[2]) > (lim[4] + lim[6], lim[5]) THEN
+  ELSIF (owed, rest) > (lim[4] + lim[6], lim[5]) THEN
     RETURN ARRAY[lim[4] + lim[6], lim[5]];
   END IF;
-  IF owed < 0 OR state = '{}' THEN
+  IF owed < 0 THEN
     RETURN ARRAY[0, 0];
   END IF;
-  RETURN ARRAY[owed, state[2]];
+  RETURN ARRAY[owed, rest];
 END $$;
 
 -- The state that owes so many ticks.

@@ -45,6 +45,12 @@ class AsyncPostgresStore(AnyPostgresStore):
         """Names the run of the server that was connected to last: after a crash it has lost its counts."""
         return self.server().run
 
+    def for_threads(self) -> Any:
+        """What a thread asks to renew leases, and to give them back: a store with a connection of its own."""
+        from ratekeeper.stores.postgres.store import PostgresStore
+
+        return PostgresStore(self.url, **self.options)
+
     def server(self) -> AsyncPostgresServer:
         """The server as the running loop reaches it: a connection cannot be shared between loops."""
         loop = running_loop()

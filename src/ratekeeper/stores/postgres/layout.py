@@ -12,9 +12,10 @@ from struct import Struct
 from time import time_ns
 
 from ratekeeper.algorithms import BUCKETS
+from ratekeeper.algorithms.gcra import FRACTION
 from ratekeeper.algorithms.sliding_window import packed
 from ratekeeper.keys import wire
-from ratekeeper.limit import MOST_TICKS, Limit, LimitSet
+from ratekeeper.limit import Limit, LimitSet
 from ratekeeper.stores.redis.refusal_cache import RefusalCache
 
 TYPE_CHECKING = False
@@ -31,7 +32,7 @@ KEPT_UNDER_GIVEN_TIME = 3_600_000_000  # microseconds: a test's clock may stand 
 MOST_NAMES = 10_000
 MOST_COSTS = 64  # of a layout whose words are cached
 NUMBERS = 7  # of a limit, as decide.sql reads them
-MARK = 1 << 52  # microseconds: of gcra.py
+MARK = 1 << 52  # microseconds: of gcra.sql
 LENGTH = Struct(">I")
 SIGN, WORD = 1 << 63, 1 << 64  # ids of leases have 64 bits; a bigint has a sign
 
@@ -75,7 +76,7 @@ def bounded_cost(operation: str, limit: Limit, cost: int) -> int:
     if operation != "refund":
         return min(cost, limit.capacity + 1)
     if limit.algorithm in BUCKETS:  # no state owes more
-        return min(cost, 2 * MOST_TICKS // limit.drain, MARK * limit.drain // limit.unit + 1)
+        return min(cost, (1 << 62) // limit.drain, MARK * limit.drain // limit.unit + 1)
     return cost
 
 
@@ -86,7 +87,7 @@ def read_state(numbers: Sequence[int], limit: Limit) -> State:
         return rule.EMPTY
     if algorithm in BUCKETS:
         tat, rest = numbers
-        return tat * limit.drain + rest
+        return tat << FRACTION | rest
     if algorithm == "sliding_log":
         return tuple(numbers)
     if algorithm == "sliding_window":
@@ -125,7 +126,6 @@ class RowLayout:
         "recent",
         "refusals",
         "seen",
-        "single_bucket",
         "space",
         "subjects",
         "words",
@@ -156,8 +156,6 @@ class RowLayout:
         longer = KEPT_UNDER_GIVEN_TIME if gives_time else 0
         # Twice as long as it recovers: a clock that stepped back may have left a state in the future.
         self.keeps = [b"%d" % (2 * part.recovery + SLACK + longer) for part in self.parts]
-        bucket = len(self.parts) == 1 and isinstance(limit, Limit) and limit.algorithm in BUCKETS
-        self.single_bucket = self.parts[0].drain if bucket else 0
         self.calendars = [part.calendar for part in self.parts if part.calendar is not None]
         self.words_from = self.words_until = 0  # the instants from and until which the words hold
         self.words: dict[tuple[str, int], list[tuple[bytes, bytes]]] = {}
