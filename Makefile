@@ -55,6 +55,7 @@ demo: $(INSTALLED) ## show the six algorithms live in the terminal
 test: $(INSTALLED) ## run the quick suite on $JOBS processes (2), in a minute
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
+	@$(PY) scripts/ensure-postgres >/dev/null
 	@$(PY) -m pytest -n $(JOBS) -m "not real" --ignore tests/real $(ARGS)
 
 full: export RATEKEEPER_FULL := 1
@@ -64,6 +65,7 @@ full: test ## run the same suite with every step, example and seed
 real: $(VENV)/.group-real $(VENV)/.group-docs ## run the slow tests on real servers and real time (SHORT=1 for minutes less)
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
+	@$(PY) scripts/ensure-postgres >/dev/null
 	@$(PY) scripts/ensure-tools 2>/dev/null | grep '^no ' || true
 	@$(PY) scripts/ensure-upstream-ratelimit 2>/dev/null | grep '^no ' || true
 	@$(PY) scripts/ensure-arq >/dev/null 2>&1 || echo "no arq here: its test is skipped"
@@ -86,6 +88,7 @@ coverage: export RATEKEEPER_FULL := 1
 coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100 %
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
+	@$(PY) scripts/ensure-postgres >/dev/null
 	@$(PY) -m coverage erase
 	@$(PY) -m coverage run -m pytest -n $(JOBS) -m "not real" $(ARGS)
 	@RATEKEEPER_PURE=1 $(PY) -m coverage run -m pytest -q -n $(JOBS) tests/test_check.py tests/test_decision.py tests/test_limit.py tests/test_limiter.py tests/test_reservation.py tests/algorithms/test_unlimited.py tests/flow
@@ -96,6 +99,7 @@ coverage: $(INSTALLED) ## measure branch coverage; the pure floors must have 100
 bench: $(VENV)/.group-bench ## measure, beside the peers (ARGS=--help lists what)
 	@$(PY) scripts/ensure-redis >/dev/null
 	@$(PY) scripts/ensure-redis --valkey >/dev/null
+	@$(PY) scripts/ensure-postgres >/dev/null
 	@$(PY) -m bench $(ARGS)
 
 # The peers go into build/conformance; what cannot be installed here is skipped, with a line that says why.

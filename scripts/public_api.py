@@ -58,6 +58,8 @@ PROMISED = {
     ],
     "MemoryStore": ["size", "clear", "close"],
     "SharedStore": ["size", "clear", "close"],
+    "PostgresStore": ["close"],
+    "AsyncPostgresStore": ["close"],
     "RedisStore": ["close"],
     "CompareAndSetStore": [
         "get",

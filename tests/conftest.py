@@ -12,9 +12,25 @@ from hypothesis import HealthCheck, settings
 
 from ratekeeper.testing import TimedStoreContract
 from tests import tier
-from tests.servers import any_server, memcached_server, redis_cluster, redis_sentinel, redis_server, valkey_server
+from tests.servers import (
+    any_server,
+    memcached_server,
+    postgres_server,
+    redis_cluster,
+    redis_sentinel,
+    redis_server,
+    valkey_server,
+)
 
-__all__ = ["any_server", "memcached_server", "redis_cluster", "redis_sentinel", "redis_server", "valkey_server"]
+__all__ = [
+    "any_server",
+    "memcached_server",
+    "postgres_server",
+    "redis_cluster",
+    "redis_sentinel",
+    "redis_server",
+    "valkey_server",
+]
 
 # Where it decides whether a change lands a run must be repeatable; elsewhere it goes on searching.
 settings.register_profile(

@@ -1,13 +1,16 @@
 """Real servers on free ports of the loopback: started when a test first needs one, ended with the session."""
 
 import contextlib
+import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -237,3 +240,92 @@ def valkey_server():
 def any_server(request):
     """Each kind of server in turn."""
     return request.getfixturevalue(request.param)
+
+
+class PostgresServer:
+    """One Postgres server process, in a folder of its own, on a loopback port; it trusts everybody.
+
+    As Postgres does not run as root, root starts it as the user ``postgres``.  What a crash would lose is not synced.
+    """
+
+    def __init__(self, port=None, **options):
+        self.bin = postgres_bin()
+        if self.bin is None:
+            pytest.skip("no Postgres server here: install the package postgresql, or run scripts/ensure-postgres")
+        self.folder = tempfile.mkdtemp(prefix="ratekeeper-postgres-")
+        self.port = port or free_port()
+        self.options = {
+            "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off", "full_page_writes": "off",
+            "synchronous_commit": "off", "shared_buffers": "16MB", "dynamic_shared_memory_type": "mmap",
+            "max_connections": "60", "autovacuum": "off", **options,
+        }  # fmt: skip
+        self.user = []
+        if os.geteuid() == 0:
+            self.user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+            shutil.chown(self.folder, "postgres", "postgres")
+        subprocess.run(
+            [*self.user, f"{self.bin}/initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "postgres",
+             "-E", "UTF8", "--locale=C", "--no-sync"],
+            check=True, stdout=subprocess.DEVNULL, cwd="/",
+        )  # fmt: skip
+        self.start()
+
+    @property
+    def url(self):
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def start(self):
+        words = [f"{self.bin}/postgres", "-D", f"{self.folder}/data", "-p", str(self.port)]
+        for name, value in self.options.items():
+            words += ["-c", f"{name}={value}"]
+        with_parent = [*END_WITH_PARENT[:-1], *self.user[1:], "--"] if END_WITH_PARENT else self.user
+        self.process = subprocess.Popen([*with_parent, *words], stderr=subprocess.PIPE, cwd="/")
+        for line in self.process.stderr:
+            if READY.search(line):
+                break
+        else:
+            raise OSError(f"postgres ended with {self.process.wait()} on port {self.port}")
+        self.reader = threading.Thread(target=self.read_log, daemon=True)
+        self.reader.start()
+
+    def read_log(self):
+        """Read the log, as Postgres ends if nobody does: until the last of its processes is gone."""
+        with self.process.stderr as lines:
+            for _ in lines:
+                pass
+
+    def run(self, statement, **options):
+        """The rows of one statement."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True, **options) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join(30)  # its children end by themselves, and keep the shared memory until then
+
+    def close(self):
+        self.process.send_signal(signal.SIGQUIT)  # at once, but leaves no shared memory behind
+        self.process.wait()
+        self.reader.join(30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def postgres_bin():
+    """The folder of the newest Postgres server, or None."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    on_path = shutil.which("postgres", path=SEARCH_PATH)
+    return next((str(each) for each in folders if (each / "postgres").exists()), on_path and str(Path(on_path).parent))
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    server = PostgresServer()
+    from ratekeeper.stores.postgres.migrate import migrate
+
+    migrate(server.url)
+    yield server
+    server.close()

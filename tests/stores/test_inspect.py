@@ -26,5 +26,5 @@ def test_tables_of_a_segment_are_counted(name):
 
 
 def test_memory_of_another_process_cannot_be_seen():
-    with pytest.raises(InvalidStore, match="expected redis:// or shm://, got memory://"):
+    with pytest.raises(InvalidStore, match="expected redis://, postgresql:// or shm://, got memory://"):
         census("memory://")

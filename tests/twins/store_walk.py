@@ -18,7 +18,6 @@ from ratekeeper import Limit
 from ratekeeper.algorithms import BUCKETS
 from ratekeeper.check import Check
 from ratekeeper.limit import parse_limits
-from ratekeeper.stores.redis.store import RedisStore
 from ratekeeper.testing.contract import walk_limits
 from tests.laws.models import model_of
 from tests.laws.walk import next_cost, next_instant, next_refund
@@ -50,7 +49,7 @@ def ask(store, way, plan):
     if way == "table":
         return [store.table(check.space, check.limit).check(check.key, check.cost) for check in plan]
     if way == "prepared":
-        more = (None,) if isinstance(store, RedisStore) else ()  # on_store_error
+        more = (None,) if store.blocking else ()  # on_store_error
         ready = store.prepare(tuple([(check.space, check.limit, check.cost, *more) for check in plan]))
         return ready.check(tuple([check.key for check in plan]))[1]
     return getattr(store, way)(plan)

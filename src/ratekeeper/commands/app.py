@@ -18,6 +18,7 @@ from ratekeeper.commands.explain import explain
 from ratekeeper.commands.info import info
 from ratekeeper.commands.init import init
 from ratekeeper.commands.keys import keys, peek, reset
+from ratekeeper.commands.migrate import migrate
 from ratekeeper.commands.output import BROKEN_PIPE
 from ratekeeper.commands.plain_types import PlainCommand, PlainTypes
 from ratekeeper.commands.replay import ReplayCommand, replay
@@ -64,6 +65,7 @@ command("try", rich_help_panel=RULES)(trial)
 command(rich_help_panel=STORE)(keys)
 command(rich_help_panel=STORE)(peek)
 command(rich_help_panel=STORE)(reset)
+command(rich_help_panel=STORE)(migrate)
 command(rich_help_panel=LAB)(demo)
 command(rich_help_panel=LAB)(simulate)
 command(rich_help_panel=LAB, cls=ReplayCommand)(replay)

@@ -18,7 +18,7 @@ STORE = typer.Option(
     "redis://localhost:6379/0",
     metavar="URL",
     envvar="RATEKEEPER_STORE",
-    help="URL of the store, redis://HOST:PORT/0 or shm://NAME.",
+    help="URL of the store, redis://HOST:PORT/0, postgresql://HOST/DATABASE or shm://NAME.",
 )
 Key = Annotated[str, typer.Argument(help="The key that is counted, such as user:42.")]
 LimitText = Annotated[str, typer.Option("--limit", help="The limit of the key, written as in the rules.")]
@@ -67,7 +67,9 @@ def open_limiter(limit: str, name: str | None, store: str, as_json: bool) -> Ite
 
     with report_errors(as_json):
         if store.startswith("memory:"):
-            raise InvalidStore("store: expected redis:// or shm://, got memory://, which ends with this command.")
+            raise InvalidStore(
+                "store: expected redis://, postgresql:// or shm://, got memory://, which ends with this command."
+            )
         logging.getLogger("ratekeeper").addHandler(logging.NullHandler())  # errors are printed once, at the end
         with Limiter(limit, store=store, name=name) as limiter:
             yield limiter

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ratekeeper.stores.compare_and_set.aio_store import AsyncCompareAndSetStore, ThreadedStore
     from ratekeeper.stores.compare_and_set.store import CompareAndSetStore
     from ratekeeper.stores.memcached import MemcachedStore
+    from ratekeeper.stores.postgres.aio_store import AsyncPostgresStore
+    from ratekeeper.stores.postgres.store import PostgresStore
     from ratekeeper.stores.protocol import AsyncStore, Store
     from ratekeeper.stores.redis.aio_store import AsyncRedisStore
     from ratekeeper.stores.redis.store import RedisStore
@@ -31,17 +33,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncCompareAndSetStore",
+    "AsyncPostgresStore",
     "AsyncRedisStore",
     "CompareAndSetStore",
     "MemcachedStore",
     "MemoryStore",
+    "PostgresStore",
     "RedisStore",
     "SQLiteStore",
     "SharedStore",
     "ThreadedStore",
 ]
 
-REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+POSTGRES = ("postgresql", "postgres")
+REMOTE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster", *POSTGRES)
 # Stores on compare_and_set: the module, the class, and what else it needs.
 BACKENDS = {
     "sqlite": ("ratekeeper.stores.sqlite", "SQLiteStore", "sqlite3, which this Python was built without"),
@@ -65,6 +70,14 @@ def __getattr__(name: str) -> object:
             from importlib import import_module
 
             return getattr(import_module(module), name)
+    if name == "AsyncPostgresStore":
+        from ratekeeper.stores.postgres.aio_store import AsyncPostgresStore
+
+        return AsyncPostgresStore
+    if name == "PostgresStore":
+        from ratekeeper.stores.postgres.store import PostgresStore
+
+        return PostgresStore
     if name == "AsyncRedisStore":
         from ratekeeper.stores.redis.aio_store import AsyncRedisStore
 
@@ -164,6 +177,8 @@ def open_remote(
     scheme = url.partition("://")[0]
     if max_keys is not None:
         raise InvalidStore(f"store {scheme}://: expected no max_keys, as keys there expire by themselves.")
+    if scheme in POSTGRES:
+        return open_postgres(url, clock, asynchronous, options)
     try:
         if asynchronous:
             from ratekeeper.stores.redis.aio_store import AsyncRedisStore
@@ -197,3 +212,18 @@ def open_backend(
 
     threaded: AsyncStore = ThreadedStore(store)
     return threaded  # type: ignore[return-value]  # for event loops: its answers are awaited
+
+
+def open_postgres(url: str, clock: Clock | None, asynchronous: bool, options: dict[str, Any]) -> Store:
+    try:
+        if asynchronous:
+            from ratekeeper.stores.postgres.aio_store import AsyncPostgresStore
+
+            store: AsyncStore = AsyncPostgresStore(url, clock=clock, **options)
+            return store  # type: ignore[return-value]  # for event loops: its answers are awaited
+        from ratekeeper.stores.postgres.store import PostgresStore
+
+        return PostgresStore(url, clock=clock, **options)
+    except ImportError as error:
+        advice = "Run: pip install 'ratekeeper[postgres]'"
+        raise InvalidStore(f"store postgresql://: expected psycopg to be installed, got {error}. {advice}") from error

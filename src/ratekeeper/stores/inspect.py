@@ -36,12 +36,28 @@ def try_store(url: str) -> str:
         if is_new:
             remove(name)
         return ""
+    if url.startswith("postgres"):
+        return try_postgres(url)
     if not url.startswith(("redis", "valkey")):
         open_store(url).close()
         return ""
     try:
         with InspectedServers(url, 2.0) as servers:
             servers.ask((b"PING",))
+    except StoreUnavailable as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+def try_postgres(url: str) -> str:
+    from ratekeeper.stores import open_store
+
+    open_store(url).close()  # raises InvalidStore
+    from ratekeeper.stores.postgres.connection import connected
+    from ratekeeper.stores.postgres.url import PostgresSettings
+
+    try:
+        connected(PostgresSettings(url), monotonic() + 2.0).close()
     except StoreUnavailable as error:
         return str(error).rstrip(".")
     return ""
@@ -102,10 +118,41 @@ def census(url: str, prefix: str = "rk", most: int = 100) -> KeyCount:
     """Count the keys of a store, and list at most ``most`` of them."""
     if url.startswith("memory:"):
         raise InvalidStore(
-            "keys: expected redis:// or shm://, got memory://, which only its own process can look into. "
-            "Ask its /metrics or the dashboard."
+            "keys: expected redis://, postgresql:// or shm://, got memory://, which only its own process can look "
+            "into. Ask its /metrics or the dashboard."
         )
+    if url.startswith("postgres"):
+        return rows_of(url, most)
     return tables_of(url) if url.startswith("shm:") else names_of(url, prefix, most)
+
+
+def rows_of(url: str, most: int) -> KeyCount:
+    """The rows of a Postgres store: one for each limit of a key."""
+    from ratekeeper.stores import open_store
+
+    open_store(url).close()  # raises InvalidStore
+    from ratekeeper.stores.postgres.connection import connected
+    from ratekeeper.stores.postgres.url import PostgresSettings
+
+    settings = PostgresSettings(url)
+    until = monotonic() + PATIENCE
+    now = "extract(epoch FROM clock_timestamp())"
+    live = f"FROM {settings.schema}.state WHERE expires_at > {now} * 1000000"
+    connection = connected(settings, until)
+    try:
+        connection.pgconn.send_query_params(f"SELECT count(*) {live}".encode(), None)
+        (count,) = connection.finish(until)
+        some = f"SELECT encode(key, 'hex'), expires_at / 1e6 - {now} {live} LIMIT {int(most)}"
+        connection.pgconn.send_query_params(some.encode(), None)
+        (rows,) = connection.finish(until)
+    except Exception as error:
+        raise StoreUnavailable(settings.shown, f"could not be asked ({error})") from error
+    finally:
+        connection.close()
+    shown_rows = [
+        ((rows.get_value(at, 0) or b"").decode(), float(rows.get_value(at, 1) or 0)) for at in range(rows.ntuples)
+    ]
+    return KeyCount(int(count.get_value(0, 0) or 0), tuple(shown_rows))
 
 
 def tables_of(url: str) -> KeyCount:

@@ -1,0 +1,1 @@
+"""State on Postgres: the rules run in the server, as functions beside the table."""
