@@ -69,11 +69,15 @@ class StoppedClock(FakeClock):
 
 
 def forbid_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of other libraries may sleep: pyrate-limiter has one, for as long as the process lives."""
+
     async def only_yield(seconds: float, result: object = None) -> object:
-        return await real_asleep(0, result) if seconds == 0 else fail_to_sleep()
+        if seconds and not threading.current_thread().daemon:
+            fail_to_sleep()
+        return await real_asleep(seconds, result)
 
     def sleep(seconds: float) -> None:
-        if not threading.current_thread().daemon:  # such as pyrate-limiter's, which sleeps for as long as the process
+        if not threading.current_thread().daemon:
             fail_to_sleep()
         real_sleep(seconds)
 

@@ -351,7 +351,7 @@ class RateLimits:
             self.override_limits[place] = limits_of(limit.requests_per_unit, unit)
         parsed, counter = self.override_limits[place]
         path = match.rate.path if match is not None else f"{domain}.override"
-        table_limit = parsed or counter
+        table_limit = parsed or (counter if self.options.compat else None)  # else a limit of 0 needs no counter
         if table_limit is not None:
             self.decider.limits.share(path, table_limit)
         rate = Rate(path, parsed, unit=unit, count=limit.requests_per_unit, counter=counter)
