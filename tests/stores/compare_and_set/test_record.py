@@ -77,7 +77,7 @@ def test_a_withdrawn_lease_is_noted_for_as_long_as_it_could_be_held():
 
 
 def test_names_keep_spaces_layouts_and_keys_apart_and_show_no_key():
-    limits = [Limit.parse("5/minute"), Limit.parse("6/minute"), Limit.parse("5/minute sliding_log")]
+    limits = [Limit.parse("5/minute"), Limit.parse("5/hour"), Limit.parse("5/minute sliding_log")]
     names = {
         StoredLimit(space, limit, "rk", secret).name(key)
         for space in ("a", "b\n", "ab")
