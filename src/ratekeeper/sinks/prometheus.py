@@ -89,7 +89,7 @@ class PrometheusSink:
         self._fallbacks = made(Counter, "ratekeeper_stand_ins_total")
         self._endpoints, self._rules = Labels(), Labels()
         self._clock = clock
-        self.lock = allocate_lock()
+        self._lock = allocate_lock()
         self._tally = Tally()
         self._is_read_elsewhere = "PROMETHEUS_MULTIPROC_DIR" in environ or "prometheus_multiproc_dir" in environ
         self._least: dict[str, float] = {}
@@ -106,7 +106,7 @@ class PrometheusSink:
         result, endpoint = event.result, self._endpoints.of(event.endpoint)
         seconds, allowed = event.seconds, event.allowed
         client = "" if allowed else event.client
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             tally = self._tally
@@ -142,7 +142,7 @@ class PrometheusSink:
         place = self._endpoints.of(event.endpoint), label
         seconds, used = event.seconds, 1 - decision.remaining / label.capacity
         bucket, share = bisect_left(SECONDS, seconds), bisect_left(SHARES, used)
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             admissions = self._tally.admissions.get(place)
@@ -164,7 +164,7 @@ class PrometheusSink:
 
     def _move_on(self) -> None:
         """Move what requests added to the metrics of prometheus_client, each number once."""
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             tally, self._tally = self._tally, Tally()
@@ -196,7 +196,7 @@ class PrometheusSink:
             yield from metric.collect()
         for metric in (self._store_errors, self._fallbacks):
             yield from metric.collect()
-        with self.lock:
+        with self._lock:
             if self._clock() - self._began_at > MINUTE:
                 self._start_minute()
             least = dict(self._least)
