@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import public_api
 
-# A question is seldom about why something was decided, or about a private corner of the API.
-RANKS = {"decisions/": 0.1, "changelog.md": 0.3, "explain/": 0.5, "reference/api": 0.3}
+# Most ask about FastAPI, and few why something was decided or about a corner of the API.
+RANKS = {"howto/fastapi.md": 2, "decisions/": 0.1, "changelog.md": 0.3, "explain/": 0.5, "reference/api": 0.3}
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "src" / "ratekeeper" / "lab" / "page"
 
