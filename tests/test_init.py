@@ -51,8 +51,8 @@ MODULES = {
     "ratekeeper.sinks.opentelemetry": "OpenTelemetrySink",
     "ratekeeper.sinks.prometheus": "PrometheusSink",
     "ratekeeper.stores": (
-        "AsyncCompareAndSetStore AsyncRedisStore CompareAndSetStore MemcachedStore MemoryStore RedisStore SQLiteStore "
-        "SharedStore ThreadedStore"
+        "AsyncCompareAndSetStore AsyncPostgresStore AsyncRedisStore CompareAndSetStore MemcachedStore MemoryStore "
+        "PostgresStore RedisStore SQLiteStore SharedStore ThreadedStore"
     ),
     "ratekeeper.stores.shared": "Segment SharedStore bytes_needed remove segments",
     "ratekeeper.testing": "FakeClock StoreContract TimedStoreContract frozen",

@@ -114,6 +114,31 @@ def test_each_run_of_trio_has_its_own_loop_and_closes_it(redis_server):
     assert all(loop.is_closed() for loop in loops)
 
 
+def test_the_loop_ends_after_the_last_callback():
+    """A transport that a callback closes releases its socket two turns later; it was left open."""
+    called = []
+
+    async def main():
+        loop = current_loop()
+
+        def again(left):
+            called.append(left)
+            if left:
+                loop.call_soon(again, left - 1)
+
+        async def until_cancelled():
+            try:
+                await loop.create_future()
+            finally:
+                loop.call_soon(again, 4)
+
+        loop.create_task(until_cancelled())
+        await trio.testing.wait_all_tasks_blocked()
+
+    trio.run(main)
+    assert called == [4, 3, 2, 1, 0]
+
+
 def test_the_loop_ends_with_tasks_that_are_under_way():
     ended = []
 

@@ -155,12 +155,11 @@ class TrioLoop(asyncio.SelectorEventLoop):
         self.sleep = None
         for _ in range(LAST_TURNS):
             tasks = asyncio.all_tasks(self)
-            if not tasks:
+            if not tasks and not self.is_due:
                 break
             for task in tasks:
                 task.cancel()
-            self.turn()
-        self.turn()  # transports that were closed release their sockets
+            self.turn()  # transports that were closed release their sockets in a later one
         self.close()
 
 

@@ -58,7 +58,7 @@ def test_every_command_obeys_the_variables_of_its_options(monkeypatch, command, 
     monkeypatch.setenv(variable, value)
     context = COMMANDS[command].make_context(command, list(ARGUMENTS.get(command, ())))
     assert context.params[option] in (value, [value], (value,))
-    if command != "top":  # there the URL is an argument
+    if command not in ("top", "migrate"):  # there the URL is an argument
         words = [*ARGUMENTS.get(command, ()), "--" + option.replace("_", "-"), "given"]
         assert COMMANDS[command].make_context(command, words).params[option] in ("given", ["given"], ("given",))
 

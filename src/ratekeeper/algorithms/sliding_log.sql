@@ -78,21 +78,22 @@ END $$;
 CREATE OR REPLACE FUNCTION ratekeeper.sliding_log_debit(state bigint[], now bigint, cost bigint, lim bigint[])
 RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-  live bigint[] := state;
+  mended bigint[] := state;
+  live bigint[];
   size int := cardinality(state);
   entered_at bigint := now;
   entered bigint;
 BEGIN
   IF state[size] >= now + lim[1] THEN
-    live := ratekeeper.sliding_log_until(state, now);
+    mended := ratekeeper.sliding_log_until(state, now);
   ELSIF state[size] > now THEN
     entered_at := state[size];
   END IF;
-  live := live[ratekeeper.sliding_log_bisect_right(live, entered_at - lim[1]) + 1 :];
+  live := mended[ratekeeper.sliding_log_bisect_right(mended, entered_at - lim[1]) + 1 :];
   size := cardinality(live);
   entered := least(cost, lim[2], greatest(0, lim[3] - size));
   IF entered = 0 THEN
-    RETURN state;
+    RETURN mended;
   END IF;
   live := live || array_fill(entered_at, ARRAY[entered::int]);
   RETURN live[greatest(0, cardinality(live) - greatest(lim[2], size)) + 1 :];

@@ -10,7 +10,10 @@ from ratekeeper.commands.output import out, report_errors
 
 
 def migrate(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store, postgresql://USER@HOST/DATABASE.")],
+    store: Annotated[
+        str,
+        typer.Argument(metavar="URL", envvar="RATEKEEPER_STORE", help="The store, postgresql://USER@HOST/DATABASE."),
+    ],
     logged: Annotated[
         bool, typer.Option("--logged", help="Write the table to the log: counts survive a crash, writes cost more.")
     ] = False,
@@ -38,7 +41,7 @@ def migrate(
                 f"migrate: expected psycopg to be installed, got {error}. Run: pip install 'ratekeeper[postgres]'"
             ) from error
         if sql:
-            typer.echo(script_for(url, logged=logged, role=role))
+            typer.echo(script_for(store, logged=logged, role=role))
             return
-        store = run(url, logged=logged, role=role)
-    out.print(f"{store}: ready", markup=False)
+        ready = run(store, logged=logged, role=role)
+    out.print(f"{ready}: ready", markup=False)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ratekeeper.stores.compare_and_set.flow import Change, Record
 
 DEADLINE = 1.0  # seconds: a file has no network, and other processes hold it only for a moment
+CREATED_WITHIN = 30.0  # seconds
 LONGEST_PAUSE = 0.002  # seconds between two attempts to lock the file, jittered
 SWEEP_EVERY = 64  # transactions
 SWEPT = 128  # records that one sweep examines
@@ -61,11 +62,23 @@ class SQLiteStore(CompareAndSetStore):
         self.transactions = 0
         self.swept_to = ""
         try:
-            self.connect()
+            self.first_connect()
         except sqlite3.Error as error:
             raise InvalidStore(
                 f"store {self.name}: expected a database that this process may read and write, got {shown(str(error))}."
             ) from None
+
+    def first_connect(self) -> None:
+        """Open the file.  While another process creates it, SQLite refuses at once, whatever time it was given."""
+        until = monotonic() + CREATED_WITHIN
+        while True:
+            try:
+                self.connect()
+                return
+            except sqlite3.OperationalError as error:
+                if not is_locked(error) or monotonic() >= until:
+                    raise
+            sleep(LONGEST_PAUSE * random())
 
     def connect(self) -> sqlite3.Connection:
         """The connection of this process, opened when it is first needed."""

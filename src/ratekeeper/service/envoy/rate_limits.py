@@ -393,6 +393,10 @@ class RateLimits:
         plan = tuple([check.check for check in checks if check.check is not None])
         if not plan:
             return
+        if operation == LOOK and len({(check.space, check.key) for check in plan}) < len(plan):
+            for check in checks:  # in one plan each would see what those before it would take
+                await self.ask(LOOK, [check])
+            return
         outcome = self.decider.ask(operation, plan)
         decisions = await outcome if hasattr(outcome, "__await__") else outcome
         for check, decision in zip(checks, decisions, strict=True):
