@@ -32,6 +32,7 @@ class ServerSession(Session):
         self.port = port or free_port()
         self.limits: dict[str, list[Limit]] = {}
         self.connections = threading.local()
+        self.opened: list[Any] = []
         self.process = None
         if command:
             words = [word.format(port=self.port, store=store or "") for word in command]
@@ -60,6 +61,7 @@ class ServerSession(Session):
     def connection(self) -> Any:
         if not hasattr(self.connections, "own"):
             self.connections.own = self.connect()
+            self.opened.append(self.connections.own)
         return self.connections.own
 
     def open(self, name: str, limits: list[Limit]) -> None:
@@ -91,6 +93,9 @@ class ServerSession(Session):
         return sum(admitted)
 
     def close(self) -> None:
+        for connection in self.opened:
+            connection.close()
+        self.opened.clear()
         if self.process:
             self.process.kill()
             self.process.wait()

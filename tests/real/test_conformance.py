@@ -1,5 +1,6 @@
 """Our library on Redis, and our service by HTTP, CL.THROTTLE and Envoy's protocol, keep every law of the suite."""
 
+import os
 import shutil
 
 import pytest
@@ -8,9 +9,12 @@ from conformance import targets
 from conformance.judge import FAILED, PASSED, judge
 
 pytestmark = pytest.mark.real
+OURS = ["ratekeeper-redis", "ratekeeper-http", "ratekeeper-resp", "ratekeeper-envoy"]
+if os.environ.get("RATEKEEPER_REAL_SHORT"):
+    OURS = OURS[:1]  # each takes half a minute
 
 
-@pytest.mark.parametrize("name", ["ratekeeper-redis", "ratekeeper-http", "ratekeeper-resp", "ratekeeper-envoy"])
+@pytest.mark.parametrize("name", OURS)
 def test_ours_keeps_every_law(name):
     if name == "ratekeeper-redis" and not shutil.which("redis-server"):
         pytest.skip("no redis-server here")
