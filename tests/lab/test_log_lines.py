@@ -91,7 +91,7 @@ def test_the_fast_path_reads_what_the_slow_one_reads(rows):
         for client, text, at, zone in rows
     ]
     for zone in ("written", "ignored"):
-        events, reader = read(*lines, zone=zone)
+        events, reader = read(*lines, zone=zone, format="common")
         slow = LineReader("access.log", format="common", zone=zone)
         block = slow.read_slow_lines(lines)
         assert [event[:3] for event in events] == list(
