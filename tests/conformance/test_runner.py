@@ -59,7 +59,8 @@ def test_a_program_on_the_line_protocol_is_judged_alike():
     assert result["version"] == TinyTarget.version
 
 
-@pytest.mark.parametrize("name", ["ratekeeper-memory", pytest.param("ratekeeper-shm", marks=pytest.mark.full)])
+@pytest.mark.full  # a few seconds each
+@pytest.mark.parametrize("name", ["ratekeeper-memory", "ratekeeper-shm"])
 def test_our_library_keeps_every_law(name):
     chosen = None if steps(1, 0) else ["admission", "bound", "refusal-is-free", "clock-step", "concurrent", "several"]
     result = judge(targets.find(name), chosen, is_quick=True)

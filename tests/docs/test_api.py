@@ -15,6 +15,7 @@ def test_every_public_name_and_parameter_is_explained() -> None:
     assert public_api.faults() == []
 
 
+@pytest.mark.full  # it reads the package once more
 def test_every_word_is_used() -> None:
     """A word of the common list that explains nothing is dead."""
     package = public_api.load()

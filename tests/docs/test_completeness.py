@@ -126,6 +126,7 @@ def test_every_spelling_of_a_unit_is_documented() -> None:
         assert f"`{word}`" in page
 
 
+@pytest.mark.full  # it reads the whole package, and draws all pictures
 @pytest.mark.parametrize("script", ["write-reference", "draw-pictures"])
 def test_what_is_generated_is_up_to_date(script: str) -> None:
     command = [sys.executable, str(ROOT / "scripts" / script), "--check"]

@@ -52,6 +52,7 @@ class TestAsyncTransactionalStore(OnLoop):
         return AsyncTransactionalStore(deadline=30, clock=self.clock)
 
 
+@pytest.mark.full  # the same promises by another way
 class TestThreadedStore(OnLoop):
     def make_store(self):
         return ThreadedStore(LockedStore(deadline=30, clock=self.clock))
@@ -73,6 +74,7 @@ class TestAsyncDictStoreThroughTables(ThroughTables, TestAsyncDictStore):
     pass
 
 
+@pytest.mark.full  # the same promises by another way
 class TestAsyncDictStoreOnTrio(TestAsyncDictStore):
     backend = "trio"
     if not tier.FULL:  # thousands of steps, each through a thread

@@ -19,6 +19,7 @@ limiter.close()
 """
 
 
+@pytest.mark.full  # it starts four interpreters each time
 @pytest.mark.parametrize(
     "limit",
     ["100/hour", "100/hour sliding_window", "100/hour sliding_log", ["100/hour", "110 per 2 hours fixed_window"]],

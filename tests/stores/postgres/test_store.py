@@ -43,6 +43,7 @@ class OnServer:
         self.store.close()
 
 
+@pytest.mark.full  # the same promises by another way
 class TestPostgresStore(OnServer, StoreContract):
     contract = StoreContract
 
@@ -79,6 +80,7 @@ class TestTimedPostgresStoreThroughTables(ThroughTables, TestTimedPostgresStore)
     pass
 
 
+@pytest.mark.full  # the same promises by another way
 class TestAsyncPostgresStore(OnServer, TimedStoreContract):
     contract = TimedStoreContract
     STEPS = tier.steps(160, 10)
