@@ -66,13 +66,16 @@ def garbage_of_this_module():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave tests that are marked ``full`` to the full tier."""
+    """Leave tests that are marked ``full`` to the full tier, and those that need a server of Postgres."""
     if tier.FULL:
         return
-    later = [item for item in items if item.get_closest_marker("full")]
+    later = {
+        item for item in items
+        if item.get_closest_marker("full") or "postgres_server" in getattr(item, "fixturenames", ())
+    }  # fmt: skip
     if later:
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=list(later))
+        items[:] = [item for item in items if item not in later]
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,7 @@ def test_the_script_writes_the_same_file_again(algorithm):
     assert make_cases.file_text(make_cases.cases_of(algorithm)) == text
 
 
+@pytest.mark.full
 def test_the_cases_fit_their_schema():
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((make_cases.FOLDER / "schema.json").read_text("utf-8"))
