@@ -33,7 +33,8 @@ def documented():
 def user_on(server, words):
     """A user with these rights; the part of a URL that names it."""
     name = f"keeper{next(users)}"
-    server.client().execute_command("ACL", "SETUSER", name, *words)
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", name, *words)
     return f"{name}:password@"
 
 
@@ -93,7 +94,8 @@ def test_a_flushed_script_can_be_sent_again_with_them(server):
     plan = (Check("acl", "flushed", Limit.parse("5/minute"), 1),)
     with contextlib.closing(RedisStore(url, deadline=10)) as store:
         store.check(plan)
-        server.client().script_flush()
+        with server.client() as client:
+            client.script_flush()
         assert store.check(plan)[0].remaining == 3
 
 
@@ -113,6 +115,7 @@ def test_none_of_them_is_idle(server, right):
     else:
         with pytest.raises(StoreUnavailable, match=r"NOPERM|can't run this command"):
             all_operations(url)
+    client.close()
 
 
 def test_keys_of_others_are_out_of_reach(server):
